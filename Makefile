@@ -1,0 +1,65 @@
+# Every target sets up what it needs in .venv by itself, on a fresh machine too, and is quick when run again.
+# Another interpreter: make PYTHON=python3.12 test    More test processes: make JOBS=8 test
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON_CHECK := import sys; sys.version_info < (3, 11) and sys.exit( \
+	"secateur needs Python 3.11 or newer, and " + sys.executable + " is " + sys.version.split()[0] + \
+	": name another one (make PYTHON=python3.12 ...), and remove .venv if it was made with the old one")
+# Small tensors: more threads than processes only wait for each other.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types docs bench format clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make demo    train, mask, shrink and mend a small net on real data (under a minute after set-up)'
+	@echo 'make test    style, types, tests and doctests'
+	@echo 'make docs    the documentation, into build/docs'
+	@echo 'make bench   the figures of docs/benchmarks.md, on this machine'
+	@echo 'make lint, make types, make format, make clean'
+
+# One stamp for each extra of pyproject.toml. A .venv made by hand has no stamp, so pip looks at it once and finds what
+# is there. One call, always with the constraints: they decide which torch every other package is resolved against.
+$(VENV)/.stamp-%: pyproject.toml constraints.txt $(BIN)/python
+	@$(BIN)/python -c '$(PYTHON_CHECK)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c '$(PYTHON_CHECK)'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+demo: $(VENV)/.stamp-demo
+	$(BIN)/secateur demo
+
+lint: $(VENV)/.stamp-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.stamp-test
+	$(BIN)/mypy
+
+test: lint types
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS)
+
+# -E: all pages anew, as a warning is only given for a page that is read.
+docs: $(VENV)/.stamp-docs
+	$(BIN)/python -m sphinx -W --keep-going -E -q -b html docs build/docs
+	@echo 'the documentation is in build/docs/index.html'
+
+bench: $(VENV)/.stamp-bench
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(ONE_THREAD) $(BIN)/python "$$script"; done
+
+format: $(VENV)/.stamp-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,14 @@
+"""Prune PyTorch models while they go on training."""
+
+from secateur import surgery as surgery
+from secateur._errors import HolderError as HolderError
+from secateur._errors import InfeasibleError as InfeasibleError
+from secateur._errors import InvalidInputError as InvalidInputError
+from secateur._errors import SecateurError as SecateurError
+from secateur._errors import ShapeError as ShapeError
+from secateur._errors import StaleGraphError as StaleGraphError
+from secateur._errors import UnknownStateError as UnknownStateError
+from secateur._errors import UnsupportedError as UnsupportedError
+from secateur.surgery import grow_ as grow_
+from secateur.surgery import resize_ as resize_
+from secateur.surgery import transaction as transaction

@@ -1,0 +1,1 @@
+"""Masks: which entries stay zero, kept beside the model."""

@@ -1,0 +1,116 @@
+"""One pass over the live Python objects: which optimizers, wrappers and autograd graphs refer to given parameters.
+
+Nothing in torch leads from a parameter to what holds it, so what the user did not pass is found through the garbage
+collector. The pass costs some tens of milliseconds and is made once a transaction.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateur import _compat
+
+__all__ = ["Census", "census", "holds"]
+
+
+@dataclass
+class Census:
+    """What refers to the parameters that were asked about.
+
+    Args:
+        optimizers: Optimizers with at least one of the parameters in a group.
+        wrappers: Wrapper modules (DDP, FSDP1) around at least one of them.
+        nodes: Autograd nodes that made a live tensor and whose graph leads to at least one of them.
+    """
+
+    optimizers: list[Optimizer] = field(default_factory=list)
+    wrappers: list[nn.Module] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
+
+
+def holds(optimizer: Optimizer, tensor: Tensor) -> bool:
+    """Whether `tensor` is in a group of `optimizer`."""
+    return any(p is tensor for group in optimizer.param_groups for p in group["params"])
+
+
+def census(tensors: Iterable[Tensor]) -> Census:
+    """Find what refers to `tensors`.
+
+    Args:
+        tensors: Parameters or buffers.
+
+    Returns:
+        The optimizers, wrappers and graph nodes that refer to at least one of them.
+    """
+    wanted = {id(tensor) for tensor in tensors}
+    found, outputs = Census(), []
+    by_kind: dict[type, str] = {}
+    for item in gc.get_objects():
+        kind = type(item)
+        group = by_kind.get(kind) or by_kind.setdefault(kind, _group(kind))
+        if group == "other":
+            continue
+        if group == "tensor":
+            if item.grad_fn is not None:
+                outputs.append(item.grad_fn)
+        elif group == "optimizer":
+            if _groups_reach(item, wanted):
+                found.optimizers.append(item)
+        elif any(id(p) in wanted for p in item.parameters()):
+            found.wrappers.append(item)
+    found.nodes = _leading_to(outputs, wanted)
+    return found
+
+
+def _group(kind: type) -> str:
+    """What a live object of this type is to the census."""
+    if kind is nn.Parameter:
+        return "other"
+    groups = {Tensor: "tensor", Optimizer: "optimizer", **dict.fromkeys(_compat.wrappers(), "wrapper")}
+    return next((group for parent, group in groups.items() if issubclass(kind, parent)), "other")
+
+
+def _groups_reach(optimizer: Optimizer, wanted: set[int]) -> bool:
+    """Whether one of the wanted parameters is in a group (an optimizer may be half-built when it is met)."""
+    groups = getattr(optimizer, "param_groups", [])
+    return any(id(p) in wanted for group in groups for p in group["params"])
+
+
+def _is_leaf(node: Any) -> bool:
+    """Whether an autograd node is the accumulator of a leaf tensor."""
+    return isinstance(getattr(node, "variable", None), Tensor)
+
+
+def _graph(roots: Iterable[Any]) -> dict[Any, list[Any]]:
+    """Every node that the roots lead to, each with the nodes that lead to it directly."""
+    callers: dict[Any, list[Any]] = {root: [] for root in roots}
+    stack = list(callers)
+    while stack:
+        node = stack.pop()
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            if following not in callers:
+                callers[following] = []
+                stack.append(following)
+            callers[following].append(node)
+    return callers
+
+
+def _leading_to(roots: list[Any], wanted: set[int]) -> list[Any]:
+    """Those roots whose graph leads to a wanted leaf, found by walking the graph back from the leaves."""
+    callers = _graph(roots)
+    stack = [node for node in callers if _is_leaf(node) and id(node.variable) in wanted]
+    leading = set(stack)
+    while stack:
+        for caller in callers[stack.pop()]:
+            if caller not in leading:
+                leading.add(caller)
+                stack.append(caller)
+    return [root for root in dict.fromkeys(roots) if root in leading]

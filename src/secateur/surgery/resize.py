@@ -1,0 +1,112 @@
+"""The two verbs on one parameter: smaller and larger, in place."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from secateur.surgery.positions import Init, Keep
+from secateur.surgery.transaction import Holders, transaction
+
+__all__ = ["grow_", "resize_"]
+
+
+def resize_(
+    module: nn.Module, name: str, *, dim: int, keep: Keep, optimizer: Holders = None, ema: Holders = None
+) -> Tensor:
+    """Make one parameter smaller along a dim, in place, with everything that refers to it.
+
+    Args:
+        module: The module that `name` is relative to: the layer itself, or the whole model with a dotted name.
+        name: Name of a parameter or buffer, as in ``named_parameters()``.
+        dim: The dim; negative counts from the end.
+        keep: Positions that stay: ascending indices, a range, a slice, or a bool mask (True = kept).
+        optimizer: The optimizer that holds the parameter, or a list of them. Not needed where there is none.
+        ema: What follows by name: an ``AveragedModel``, a copy of `module`, a dict of tensors, or a list of them.
+
+    Returns:
+        The parameter: the same object as before.
+
+    Changes:
+        Data, ``.grad``, the optimizer's state, averaged models and masks; running statistics of a BatchNorm; sizes that
+        torch.nn modules record (``in_features``, …) as soon as all their tensors agree on them.
+
+    Keeps:
+        Identity, name, requires_grad, dtype, device, memory format, hooks, Python attributes, weak references, ties.
+        Graphs that were built before can not be walked any more: their backward raises `StaleGraphError`.
+
+    Raises:
+        ShapeError: No such dim, or an index outside it, or groups or gates would come apart.
+        InvalidInputError: No such name; `keep` empty, unsorted or with repetitions; a call inside inference mode.
+        HolderError: An optimizer holds the parameter but was not passed, or does not hold it; a copy cannot follow.
+        UnknownStateError: The optimizer keeps an entry of unknown meaning.
+        UnsupportedError: A lazy, sparse, quantized, shared or distributed parameter, or one that is computed.
+
+        Nothing has been changed when one of these is raised.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.Linear(100, 10)
+        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        >>> layer(torch.ones(100)).sum().backward()
+        >>> optimizer.step()
+        >>> weight = resize_(layer, "weight", dim=1, keep=range(90), optimizer=optimizer)
+        >>> layer, weight is layer.weight, tuple(optimizer.state[weight]["momentum_buffer"].shape)
+        (Linear(in_features=90, out_features=10, bias=True), True, (10, 90))
+    """
+    with transaction(module, optimizer, ema) as surgery:
+        surgery.resize(name, dim=dim, keep=keep)
+    return _get(module, name)
+
+
+def grow_(
+    module: nn.Module,
+    name: str,
+    *,
+    dim: int,
+    size: int,
+    init: Init = None,
+    optimizer: Holders = None,
+    ema: Holders = None,
+) -> Tensor:
+    """Make one parameter larger along a dim, in place, with everything that refers to it; the reverse of `resize_`.
+
+    Args:
+        module: The module that `name` is relative to.
+        name: Name of a parameter or buffer.
+        dim: The dim; negative counts from the end.
+        size: Its size afterwards, larger than now. New positions come last.
+        init: Values of the new positions: a tensor of their shape, a function that fills a zero tensor of that shape in
+            place (``nn.init.kaiming_uniform_``), or None for zeros.
+        optimizer: As for `resize_`. New positions have no history: moments are 0, Rprop's step sizes lr, Adagrad's sums
+            the initial value. Adam's step count is shared by the whole tensor, so new entries first move by several
+            times the learning rate.
+        ema: As for `resize_`; averages hold the new values themselves.
+
+    Returns:
+        The parameter: the same object as before.
+
+    Changes:
+        As `resize_`; gradients are 0 at new positions.
+
+    Keeps:
+        As `resize_`.
+
+    Raises:
+        ShapeError: No such dim, `size` not larger, or `init` of another shape.
+        SecateurError: The others of `resize_`. Nothing has been changed when one of these is raised.
+
+    Example:
+        >>> layer = nn.Linear(3, 2)
+        >>> grow_(layer, "weight", dim=1, size=5).shape, layer.in_features
+        (torch.Size([2, 5]), 5)
+    """
+    with transaction(module, optimizer, ema) as surgery:
+        surgery.grow(name, dim=dim, size=size, init=init)
+    return _get(module, name)
+
+
+def _get(module: nn.Module, name: str) -> Tensor:
+    """The tensor of a dotted name."""
+    owner, _, leaf = name.rpartition(".")
+    found: Tensor = getattr(getattr(module, "_orig_mod", module).get_submodule(owner), leaf)
+    return found
