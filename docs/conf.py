@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from importlib.metadata import version as version_of
+from types import ModuleType
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 project = "secateur"
@@ -27,19 +30,34 @@ myst_heading_anchors = 3
 autodoc_class_signature = "mixed"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented_params"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 100
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Changes", "Keeps"]
-napoleon_use_rtype = False
 
 
-def directive_for(value: object) -> str:
-    """Name autodoc's directive for a public value."""
+def constant_docs(module: ModuleType, name: str) -> list[str]:
+    """Find the docstring below a constant's definition, wherever in the package that is."""
+    files = pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}.")
+    for source in [module.__name__, *(file.name for file in files)]:
+        docs = ModuleAnalyzer.for_module(source).find_attr_docs()
+        if ("", name) in docs:
+            return docs["", name]
+    return []
+
+
+def description(module: ModuleType, name: str) -> list[str]:
+    """Write the reStructuredText that documents one public name."""
+    value, dotted = getattr(module, name), f"{module.__name__}.{name}"
+    if inspect.ismodule(value):
+        return []
     if inspect.isclass(value):
-        return "autoclass"
-    return "autofunction" if inspect.isroutine(value) else "autodata"
+        return [f".. autoclass:: {dotted}", "   :members:", "   :show-inheritance:", ""]
+    if inspect.isroutine(value):
+        return [f".. autofunction:: {dotted}", ""]
+    return [f".. py:data:: {dotted}", "", *(f"   {line}" for line in constant_docs(module, name)), ""]
 
 
 class PublicNames(SphinxDirective):
@@ -53,11 +71,7 @@ class PublicNames(SphinxDirective):
         elsewhere = set() if module is top else set(top.__all__)
         lines = [f".. automodule:: {module.__name__}", "   :no-members:", ""]
         for name in module.__all__:
-            value = getattr(module, name)
-            if name not in elsewhere and not inspect.ismodule(value):
-                lines += [f".. {directive_for(value)}:: {module.__name__}.{name}"]
-                lines += ["   :members:", "   :show-inheritance:"] if inspect.isclass(value) else []
-                lines += [""]
+            lines += [] if name in elsewhere else description(module, name)
         return self.parse_text_to_nodes("\n".join(lines))
 
 

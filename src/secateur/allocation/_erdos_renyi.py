@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from math import fsum, prod
 
 from secateur._errors import InfeasibleError
 from secateur._units import Units
@@ -69,15 +70,12 @@ def erdos_renyi(units: Mapping[str, Units], sparsity: float) -> dict[str, int]:
     return _allocate(units, sparsity, {name: _first_two(each.shape) for name, each in units.items()})
 
 
-def _first_two(shape: Sequence[int]) -> float:
+def _first_two(shape: Sequence[int]) -> int:
     """(n1 + n2) / (n1 n2) times the number of entries: what a tensor keeps at epsilon = 1."""
-    kernel = 1
-    for n in shape[2:]:
-        kernel *= n
-    return sum(shape[:2]) * kernel
+    return sum(shape[:2]) * prod(shape[2:])
 
 
-def _allocate(units: Mapping[str, Units], sparsity: float, entries: Mapping[str, float]) -> dict[str, int]:
+def _allocate(units: Mapping[str, Units], sparsity: float, entries: Mapping[str, int]) -> dict[str, int]:
     """Keep units in proportion to `entries` (the entries kept at epsilon = 1), at least one and at most all of each."""
     check_sparsity(sparsity)
     total = num_units(units.values())
@@ -92,22 +90,24 @@ def _allocate(units: Mapping[str, Units], sparsity: float, entries: Mapping[str,
             fix="a lower sparsity, or leave small tensors out with exclude=",
         )
     # a scalar has no dims to sum, so it counts as one entry
-    shares = [max(entries[name], 1.0) / units[name].size for name in sizes]
+    shares = [max(entries[name], 1) / units[name].size for name in sizes]
     kept = dict(zip(sizes, _round(_fill(shares, list(sizes.values()), kept_total), kept_total), strict=True))
     return {name: each.num_units - kept.get(name, 0) for name, each in units.items()}
 
 
 def _fill(shares: Sequence[float], sizes: Sequence[int], total: int) -> list[float]:
     """The amounts ``clamp(epsilon * share, 1, size)`` that add up to the total."""
+    if not shares:
+        return []
 
     def amounts(epsilon: float) -> list[float]:
         return [min(max(epsilon * share, 1.0), size) for share, size in zip(shares, sizes, strict=True)]
 
     # the sum is piecewise linear in epsilon: find the last corner below the total, then go on along its straight line
     corners = sorted({x for share, size in zip(shares, sizes, strict=True) for x in (1.0 / share, size / share)})
-    corner = corners[max(bisect_right(corners, total, key=lambda epsilon: sum(amounts(epsilon))) - 1, 0)]
+    corner = corners[max(bisect_right(corners, float(total), key=lambda epsilon: fsum(amounts(epsilon))) - 1, 0)]
     slope = sum(s for s, size in zip(shares, sizes, strict=True) if 1.0 / s <= corner < size / s)
-    start = sum(amounts(corner))
+    start = fsum(amounts(corner))
     return amounts(corner + (total - start) / slope) if slope else amounts(corner)
 
 

@@ -32,4 +32,4 @@ def num_units(units: Iterable[Units]) -> int:
 
 def num_removed(count: int, sparsity: float) -> int:
     """The whole number of units that comes nearest to `sparsity` of `count`; halves go to the even number."""
-    return round(sparsity * count)
+    return round(float(sparsity) * count)

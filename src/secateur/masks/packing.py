@@ -150,7 +150,9 @@ def words_for(tensor: Tensor, mask: Tensor) -> Tensor:
     """
     _check_bool(mask)
     if mask.shape != tensor.shape:
-        raise ShapeError("a mask has another shape than its tensor.", tensor=tuple(tensor.shape), mask=tuple(mask.shape))
+        raise ShapeError(
+            "a mask has another shape than its tensor.", tensor=tuple(tensor.shape), mask=tuple(mask.shape)
+        )
     return words(torch.empty_like(tensor, dtype=torch.bool, requires_grad=False).copy_(mask), tensor.dtype)
 
 
@@ -199,6 +201,7 @@ def clear_packed_(tensor: Tensor, bits: Tensor, *, chunk: int = _DEFAULT_CHUNK) 
 
     Raises:
         ShapeError: `bits` are not those of a mask of this many entries.
+        InvalidInputError: `chunk` is less than 1.
         UnsupportedError: Entries of `tensor` share memory, as after ``expand``.
 
     Changes:
@@ -206,6 +209,8 @@ def clear_packed_(tensor: Tensor, bits: Tensor, *, chunk: int = _DEFAULT_CHUNK) 
     """
     view = _word_view(tensor)
     _check_bits(bits, tensor.numel())
+    if chunk < 1:
+        raise InvalidInputError("chunk must be at least one entry.", chunk=chunk)
     pairs = view.dim() - tensor.dim()
     for start, part in _parts(view.flatten(0, tensor.dim() - 1) if view.is_contiguous() else view, chunk, pairs):
         part.bitwise_and_(_signs(bits, start, part.shape[: part.dim() - pairs], pairs))
@@ -215,16 +220,13 @@ def clear_packed_(tensor: Tensor, bits: Tensor, *, chunk: int = _DEFAULT_CHUNK) 
 def _parts(view: Tensor, chunk: int, pairs: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
     """Cut a tensor along its first dims into parts of about `chunk` entries, each with the position of its first."""
     num_entries = view.numel() >> pairs
-    if num_entries <= chunk or view.dim() == pairs:
+    if num_entries <= chunk:
         yield start, view
         return
     inner = num_entries // view.shape[0]
-    if inner > chunk:
-        for i, row in enumerate(view):
-            yield from _parts(row, chunk, pairs, start + i * inner)
-    else:
-        for i, part in enumerate(view.split(chunk // inner)):
-            yield start + i * (chunk // inner) * inner, part
+    step = max(1, chunk // inner)
+    for i in range(0, view.shape[0], step):
+        yield from _parts(view[i] if inner > chunk else view[i : i + step], chunk, pairs, start + i * inner)
 
 
 def _signs(bits: Tensor, start: int, shape: torch.Size, pairs: int) -> Tensor:
@@ -243,8 +245,7 @@ def _bytes_of(bits: Tensor, *, one: int = 1) -> Tensor:
 @functools.cache
 def _byte_table(device: torch.device, one: int) -> Tensor:
     """The 256 answers of `_bytes_of`."""
-    with torch.inference_mode(False):
-        return (_bit_table() * one).to(torch.int8).view(torch.int64).squeeze(1).to(device)
+    return (_bit_table() * one).to(torch.int8).view(torch.int64).squeeze(1).to(device)
 
 
 def _bit_table() -> Tensor:

@@ -98,4 +98,5 @@ class Channel:
 
 def _norm(entries: Tensor, dims: list[int]) -> Tensor:
     """L2 norm in float64, so that the squares of tiny scores (weight times gradient) do not all become 0."""
-    return torch.linalg.vector_norm(entries, dim=dims, dtype=torch.float64)
+    norm: Tensor = torch.linalg.vector_norm(entries, dim=dims, dtype=torch.float64)
+    return norm

@@ -1,0 +1,42 @@
+"""From a parameter to its mask, without anything stored on the parameter itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+if TYPE_CHECKING:
+    from secateur.masks.mask import Mask
+
+__all__ = ["enter", "epoch", "leave", "mask_of"]
+
+_MASKS = WeakTensorKeyDictionary()
+_epoch = 0
+
+
+def mask_of(parameter: Tensor) -> Mask | None:
+    """The mask of a parameter, None if it has none."""
+    found: Mask | None = _MASKS.get(parameter)
+    return found
+
+
+def enter(parameter: Tensor, mask: Mask) -> None:
+    """From now on the parameter is masked by this mask, and by no other."""
+    global _epoch
+    _MASKS[parameter] = mask
+    _epoch += 1
+
+
+def leave(parameter: Tensor, mask: Mask) -> None:
+    """From now on the parameter is not masked, if it was by this mask."""
+    global _epoch
+    if mask_of(parameter) is mask:
+        del _MASKS[parameter]
+        _epoch += 1
+
+
+def epoch() -> int:
+    """A number that changes whenever a mask comes or goes, so that what is derived from them can be kept until then."""
+    return _epoch
