@@ -1,0 +1,133 @@
+"""``secateur demo``: the library's main job on real data, in under a minute."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import nn
+
+import secateur
+from secateur.cli.digits import RUNS, Outcome, digits, train
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: _SubParsersAction[Any]) -> None:
+    """Add ``demo`` to the command line."""
+    parser = commands.add_parser(
+        "demo",
+        help="train, mask, shrink and mend a small net on real data",
+        description="Trains an MLP on the digits of scikit-learn three times: dense, with 90 %% of the weights "
+        "held at zero, and cut to half its hidden units while it trains. Then shows how two common mistakes are found "
+        "and mended.",
+    )
+    parser.add_argument("--steps", type=int, default=1500, help="optimizer steps of each training run (default 1500)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches (default 0)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Train, compare, then break two training loops and mend them."""
+    if options.steps < 30:
+        raise secateur.InvalidInputError("the demo needs at least 30 steps.", steps=options.steps, fix="--steps 300")
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+    data = digits()
+    outcomes = []
+    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        for title, event in RUNS.items():
+            task = progress.add_task(title, total=options.steps)
+            outcomes.append(
+                train(
+                    title,
+                    event,
+                    data,
+                    steps=options.steps,
+                    seed=options.seed,
+                    advance=lambda t=task: progress.advance(t),
+                )
+            )
+    console.print(_table(outcomes))
+    console.print(outcomes[1].note, "\n")
+    _replaced_weights(console)
+    _cut_by_hand(console)
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    """The runs side by side."""
+    table = Table(title="MLP 64-300-100-10 on scikit-learn's digits (1,347 images to train, 450 to test)")
+    table.add_column("run")
+    for heading in ("parameters", "non-zero", "test accuracy", "seconds", "bytes, saved"):
+        table.add_column(heading, justify="right")
+    for outcome in outcomes:
+        table.add_row(
+            outcome.title,
+            f"{outcome.parameters:,}",
+            f"{outcome.nonzero:,}",
+            f"{outcome.accuracy:.1%}",
+            f"{outcome.seconds:.1f}",
+            f"{outcome.saved_bytes:,}",
+        )
+    return table
+
+
+def _net() -> tuple[nn.Sequential, torch.optim.SGD, torch.Tensor]:
+    """A small net, its optimizer with some momentum, and an input."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    data = torch.randn(64, 8)
+    _step(net, optimizer, data)
+    return net, optimizer, data
+
+
+def _step(net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> torch.Tensor:
+    """One step on reproducing the input."""
+    optimizer.zero_grad()
+    loss: torch.Tensor = (net(data) - data[:, -8:]).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def _replaced_weights(console: Console) -> None:
+    """The second question: weights are replaced by masked copies, and learning stops."""
+    console.rule("[bold]1. Masked by hand: learning stops", align="left")
+    console.print("net[0].weight = nn.Parameter(mask * net[0].weight)", style="dim", highlight=False)
+    net, optimizer, data = _net()
+    net[0].weight = nn.Parameter((torch.rand(16, 8) > 0.5) * net[0].weight)
+    _step(net, optimizer, data)
+    _mend(console, net, optimizer, data)
+
+
+def _cut_by_hand(console: Console) -> None:
+    """The first question: data is cut while an old loss is alive, and autograd raises."""
+    console.rule("[bold]2. Cut by hand between two backward passes: autograd raises", align="left")
+    console.print("net[0].weight.data = net[0].weight.data[:, 2:]; the old loss is alive", style="dim", highlight=False)
+    net, optimizer, data = _net()
+    loss = _step(net, optimizer, data)
+    net[0].weight.data = net[0].weight.data[:, 2:]
+    try:
+        _step(net, optimizer, data[:, 2:])
+    except RuntimeError as error:
+        console.print(f"RuntimeError: {str(error)[:110]}…", style="red", highlight=False)
+    _mend(console, net, optimizer, data[:, 2:])
+    del loss
+
+
+def _mend(console: Console, net: nn.Sequential, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
+    """Diagnose, relink, and show that the next step moves the weights."""
+    console.print(str(secateur.diagnose(net, optimizer)), highlight=False, markup=False)
+    console.print(str(secateur.relink_(net, optimizer)), highlight=False, markup=False)
+    before = net[0].weight.detach().clone()
+    _step(net, optimizer, data)
+    moved = float((net[0].weight.detach() - before).norm())
+    console.print(f"After relink_(net, optimizer) the next step moves 0.weight by {moved:.4f}.\n", style="green")

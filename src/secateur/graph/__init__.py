@@ -1,0 +1,1 @@
+"""One traced forward, and what it says about which positions must go together."""

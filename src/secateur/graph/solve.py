@@ -1,0 +1,179 @@
+"""From facts to units: which labels are one, which follow others, which stay, and what can be removed.
+
+Equal labels form *classes* (connected components). A class with a definition is *derived*: it is removed if one of its
+parents is. Where a class has several definitions they must mean the same, so their parents are made equal one by one;
+that makes new classes, so it is repeated until nothing changes. A class neither derived nor blocked is a *unit*, the
+smallest thing that can be removed: a channel through all layers that share it, a head, a neuron.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+from scipy.sparse.csgraph import connected_components
+
+from secateur.graph.labels import Axis, Block, Dim, Labels
+
+__all__ = ["FIXED", "Solution", "solve"]
+
+Ids = npt.NDArray[np.int64]
+
+FIXED = -1
+"""The parent or class of positions that carry no label."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Classes of labels and how they depend on each other.
+
+    Args:
+        class_of: Class of every label, shape (number of labels,).
+        parents: For every class, the two classes that it is the product of, FIXED where it is none; shape (classes, 2).
+        blocked: Whether a class must stay, shape (classes,).
+        why: Reasons, by blocked class, of those that were blocked by a fact and not through a parent.
+    """
+
+    class_of: Ids
+    parents: Ids
+    blocked: npt.NDArray[np.bool_]
+    why: dict[int, str]
+
+    @property
+    def is_unit(self) -> npt.NDArray[np.bool_]:
+        """Whether a class can be removed by itself, shape (classes,)."""
+        derived = (self.parents != FIXED).any(axis=1)
+        units: npt.NDArray[np.bool_] = ~derived & ~self.blocked
+        return units
+
+    def removed(self, units: Iterable[int]) -> npt.NDArray[np.bool_]:
+        """Which classes go when these units go, shape (classes,)."""
+        gone = np.zeros(len(self.parents) + 1, dtype=bool)  # the last entry stands for FIXED
+        gone[list(units)] = True
+        while True:
+            following = gone[self.parents].any(axis=1)
+            if not (following & ~gone[:-1]).any():
+                kept: npt.NDArray[np.bool_] = gone[:-1]
+                return kept
+            gone[:-1] |= following
+
+    def classes(self, axis: Axis) -> Ids:
+        """Class of every position of an axis, FIXED where it has no label."""
+        if axis.atoms is None:
+            return np.full(axis.size, FIXED)
+        return self.class_of[axis.atoms]
+
+    def kept(self, dim: Dim, gone: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which positions of a dim stay, given the classes that go; shape (size of the dim,)."""
+        going = np.zeros(1, dtype=bool)
+        for axis in dim:
+            here = np.append(gone, False)[self.classes(axis)]
+            going = (going[:, None] | here[None, :]).reshape(-1)
+        return ~going
+
+
+def solve(labels: Labels) -> Solution:
+    """Make classes of the facts.
+
+    Args:
+        labels: What the traces have brought to light.
+
+    Returns:
+        The classes, their parents, what is blocked and why.
+    """
+    whole, parents = _definitions(labels)
+    left = [a for a, _ in labels.equations]
+    right = [b for _, b in labels.equations]
+    blocks = list(labels.blocks)
+    while True:
+        class_of, number = _components(labels.num_atoms, left, right)
+        of_class, conflicts = _parents_of_classes(class_of, number, whole, parents)
+        lone = (conflicts == FIXED).any(axis=1)
+        blocks.append(Block(conflicts[lone].max(axis=1), "it is seen as a product with a size given from outside"))
+        if lone.all():
+            break
+        left.append(conflicts[~lone, 0])
+        right.append(conflicts[~lone, 1])
+    blocked, why = _blocked(blocks, class_of, of_class)
+    return Solution(class_of, of_class, blocked, why)
+
+
+def _components(size: int, left: list[Ids], right: list[Ids]) -> tuple[Ids, int]:
+    """Class of every label, and the number of classes."""
+    a = np.concatenate(left) if left else np.empty(0, dtype=np.int64)
+    b = np.concatenate(right) if right else np.empty(0, dtype=np.int64)
+    graph = scipy.sparse.coo_matrix((np.ones(len(a), dtype=np.int8), (a, b)), shape=(size, size))
+    number, class_of = connected_components(graph, directed=False)
+    return class_of.astype(np.int64), int(number)
+
+
+def _definitions(labels: Labels) -> tuple[Ids, Ids]:
+    """All definitions, label by label: the defined labels (n,) and their parents (n, 2)."""
+    wholes = [np.empty(0, dtype=np.int64)]
+    parents = [np.empty((0, 2), dtype=np.int64)]
+    for definition in labels.definitions:
+        outer, inner = definition.parts
+        wholes.append(_atoms(definition.whole))
+        parents.append(np.stack([np.repeat(_atoms(outer), inner.size), np.tile(_atoms(inner), outer.size)], axis=1))
+    return np.concatenate(wholes), np.concatenate(parents)
+
+
+def _atoms(axis: Axis) -> Ids:
+    """The labels of an axis, FIXED where it has none."""
+    return np.full(axis.size, FIXED) if axis.atoms is None else axis.atoms
+
+
+def _parents_of_classes(class_of: Ids, number: int, whole: Ids, parents: Ids) -> tuple[Ids, Ids]:
+    """The parents of every class, and pairs of labels that must be one because a class has two definitions.
+
+    A pair of a label and FIXED means that the label must stay.
+    """
+    of_class = np.full((number, 2), FIXED, dtype=np.int64)
+    if not len(whole):
+        return of_class, np.empty((0, 2), dtype=np.int64)
+    classes = class_of[whole]
+    mapped = np.where(parents == FIXED, FIXED, class_of[parents])
+    # one definition a class is its representative; all others must have the same parents
+    _, first = np.unique(classes, return_index=True)
+    chosen = np.empty(number, dtype=np.int64)
+    chosen[classes[first]] = first
+    of_class[classes[first]] = mapped[first]
+    model = chosen[classes]
+    conflicts = []
+    for part in range(2):
+        mine, theirs = parents[:, part], parents[model, part]
+        differ = mapped[:, part] != mapped[model, part]
+        conflicts.append(np.stack([mine[differ], theirs[differ]], axis=1))
+    return of_class, np.concatenate(conflicts)
+
+
+def _blocked(blocks: list[Block], class_of: Ids, parents: Ids) -> tuple[npt.NDArray[np.bool_], dict[int, str]]:
+    """Which classes stay: those of blocked labels, then their parents, and those that depend on themselves."""
+    blocked = np.zeros(len(parents), dtype=bool)
+    why: dict[int, str] = {}
+    for block in blocks:
+        for one in np.unique(class_of[block.atoms]).tolist():
+            why.setdefault(one, block.why)
+    blocked[list(why)] = True
+    blocked[_cyclic(parents)] = True
+    while True:
+        above = parents[blocked]
+        above = np.unique(above[above != FIXED])
+        if blocked[above].all():
+            return blocked, why
+        blocked[above] = True
+
+
+def _cyclic(parents: Ids) -> Ids:
+    """Classes that are, through any number of steps, their own parents."""
+    child, part = np.nonzero(parents != FIXED)
+    graph = scipy.sparse.coo_matrix(
+        (np.ones(len(child), dtype=np.int8), (child, parents[child, part])), shape=(len(parents), len(parents))
+    )
+    number, strong = connected_components(graph, directed=True, connection="strong")
+    size = np.bincount(strong, minlength=number)
+    own = child[parents[child, part] == child]
+    return np.union1d(np.nonzero(size[strong] > 1)[0], own)
