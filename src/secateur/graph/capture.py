@@ -105,6 +105,9 @@ class Capture(TorchDispatchMode):
         self.labels = labels
         self.mixed: list[tuple[Dim, str]] = []
         self.groups: list[tuple[Call, Axis]] = []
+        self.products: list[tuple[Dim, ...]] = []
+        self.following = False
+        self._read: set[int] = set()
         self._rule_for = rule_for
         self._dims: Any = WeakTensorKeyDictionary()
         self._keys: Any = WeakTensorKeyDictionary()
@@ -124,6 +127,23 @@ class Capture(TorchDispatchMode):
         """Whether a tensor has labels."""
         return tensor in self._dims
 
+    def was_read(self, tensor: Tensor) -> bool:
+        """Whether some op has read the tensor itself or a view of it."""
+        return self._key(tensor) in self._read
+
+    def size_follows(self, value: int) -> bool:
+        """Whether a size given to the op under way will be another one when positions are gone.
+
+        It is so where the code computes it from attributes and shapes; `secateur.graph.watching` sees that and says so
+        in `following` for as long as the call lasts.
+        """
+        del value
+        return self.following
+
+    def multiplied(self, *dims: Dim) -> None:
+        """Note the dims of one matrix product or convolution: it costs the product of their sizes."""
+        self.products.append(dims)
+
     def groups_of(self, call: Call, group: Axis) -> None:
         """Note which axis a number of groups, given to an op as an argument, stands for."""
         self.groups.append((call, group))
@@ -131,6 +151,10 @@ class Capture(TorchDispatchMode):
     def hold(self, dim: Dim, why: str) -> None:
         """Block a dim if the op under way turns out to matter."""
         self._steps[-1].blocks.append((dim, why))
+
+    def hold_for(self, results: Iterable[Tensor], dim: Dim, why: str) -> None:
+        """Block a dim if these results of a function of torch turn out to matter."""
+        self._steps.append(_Step((), self._keys_of(results), mutates=False, blocks=[(dim, why)]))
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -142,13 +166,14 @@ class Capture(TorchDispatchMode):
         if not inputs and not outputs:
             return out
         mutates = func._schema.is_mutable
-        self._steps.append(_Step(self._keys_of(inputs), (), mutates))
+        self._steps.append(_Step(self._keys_of([*inputs, *_bases(inputs)]), (), mutates))
+        self._read.update(self._steps[-1].reads)
         results = self._rule_for(func)(Call(self, func, args, kwargs, out))
         known = {id(tensor) for tensor in inputs}
         for tensor, dims in zip(outputs, results, strict=True):
             if id(tensor) not in known:
                 self._dims[tensor] = dims
-        self._steps[-1].writes = self._keys_of(outputs if not mutates else [*outputs, *inputs])
+        self._steps[-1].writes = self._keys_of([*outputs, *inputs, *_bases(inputs)] if mutates else outputs)
         return out
 
     def finish(self, outputs: Iterable[Tensor]) -> None:
@@ -163,14 +188,18 @@ class Capture(TorchDispatchMode):
         self._steps.clear()
 
     def _keys_of(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
-        """A number for each tensor that stays the same while it lives; views share their base's number."""
+        """A number for each tensor that stays the same while it lives."""
         return tuple(self._key(tensor) for tensor in tensors)
 
     def _key(self, tensor: Tensor) -> int:
         """The number of one tensor."""
-        base = tensor._base if tensor._base is not None else tensor
-        key: int | None = self._keys.get(base)
+        key: int | None = self._keys.get(tensor)
         if key is None:
-            key = self._keys[base] = self._number_of_keys
+            key = self._keys[tensor] = self._number_of_keys
             self._number_of_keys += 1
         return key
+
+
+def _bases(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Tensors that some of these are views of: who reads a view reads what was written to its base, or the reverse."""
+    return [tensor._base for tensor in tensors if tensor._base is not None]

@@ -157,6 +157,8 @@ class Labels:
     def split(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
         """See an axis of n · m positions as a product of axes of `outer` = n and m positions (row-major)."""
         inner = axis.size // outer
+        if outer == 1 or inner == 1:
+            return (self.fixed(1), axis) if outer == 1 else (axis, self.fixed(1))
         if axis.atoms is None:
             return self.fixed(outer), self.fixed(inner)
         key = (id(axis), outer)

@@ -19,6 +19,7 @@ def matmul(call: Call) -> list[Dims]:
     call.equal(one[-1], other[-2])
     for mine, theirs in zip(one[:-2], other[:-2], strict=True):
         call.equal(mine, theirs)
+    call.capture.multiplied(*one, other[-1])
     return [(*one[:-1], other[-1])]
 
 
@@ -30,6 +31,7 @@ def add_matmul(call: Call) -> list[Dims]:
     call.equal(one[-1], other[-2])
     for mine, theirs in zip(one[:-2], other[:-2], strict=True):
         call.equal(mine, theirs)
+    call.capture.multiplied(*one, other[-1])
     product = (*one[:-1], other[-1])
     shape = tuple(call.out.shape)
     return [broadcast(call.labels, shape, [(shape, product), (tuple(bias.shape), call.dims(bias))])]
@@ -62,7 +64,10 @@ def convolution(call: Call) -> list[Dims]:
         out = _grouped(call, channels, kernel, groups, transposed=transposed)
     if isinstance(bias, Tensor):
         call.equal(out, call.dims(bias)[0])
-    return [(inputs[0], out, *(call.labels.fixed_dim(size) for size in call.out.shape[2:]))]
+    image = tuple(call.labels.fixed_dim(size) for size in call.out.shape[2:])
+    positions = image if not transposed else inputs[2:]
+    call.capture.multiplied(inputs[0], *kernel, *positions)
+    return [(inputs[0], out, *image)]
 
 
 def _grouped(call: Call, channels: Dim, kernel: Dims, groups: int, *, transposed: bool) -> Dim:

@@ -1,0 +1,148 @@
+"""Run a model on example inputs, watched from both sides, and leave it exactly as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateur.graph.capture import Capture, tensors_in
+from secateur.graph.labels import Dims, Labels
+from secateur.graph.provenance import AttributeSizes, Source
+from secateur.graph.rules import rule_for
+from secateur.graph.watching import Tie, Watch
+
+__all__ = ["Inputs", "Traced", "call_with", "named_tensors", "trace", "undisturbed"]
+
+Inputs = Tensor | Sequence[Any] | Mapping[str, Any] | Callable[[nn.Module], Any]
+"""Example inputs: one tensor, a tuple of arguments, a dict of keyword arguments, or a function that runs the model."""
+
+
+def call_with(model: nn.Module, inputs: Inputs) -> Any:
+    """Run the model on example inputs of any form."""
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, Sequence):
+        return model(*inputs)
+    return inputs(model)
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by their first dotted names."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        found[name] = tensor
+    return found
+
+
+@dataclass
+class Traced:
+    """What one or several runs have brought to light.
+
+    Args:
+        labels: Equations, definitions and blocks.
+        dims: Labels of every parameter and buffer, by first dotted name.
+        ties: Numbers in the code that fix a dim.
+        values: Sizes that the code uses as values.
+        mixed: Dims whose positions some op combines, with the op's name.
+        products: Dims of every matrix product and convolution, for costs.
+        touched: Names of the tensors that some run has read.
+    """
+
+    labels: Labels
+    dims: dict[str, Dims]
+    ties: list[Tie]
+    values: list[Source]
+    mixed: list[tuple[Any, str]]
+    products: list[Any]
+    touched: set[str]
+
+
+def trace(
+    model: nn.Module,
+    runs: Sequence[Inputs],
+    *,
+    fixed_outputs: Callable[[Any], Sequence[Tensor]] = tensors_in,
+    free_inputs: bool = False,
+) -> Traced:
+    """Run the model once for each of the example inputs and collect the facts in one set of labels.
+
+    Args:
+        model: The model, in the mode (training or evaluation) that is to be analysed.
+        runs: Example inputs.
+        fixed_outputs: Which tensors of the result are its interface, whose sizes stay.
+        free_inputs: Whether positions of the inputs' last or channel dim may go.
+
+    Returns:
+        The facts.
+    """
+    labels = Labels()
+    tensors = named_tensors(model)
+    dims = {name: tuple(labels.fresh_dim(size) for size in tensor.shape) for name, tensor in tensors.items()}
+    traced = Traced(labels, dims, [], [], [], [], set())
+    for inputs in runs:
+        _run(model, inputs, tensors, traced, fixed_outputs, free_inputs=free_inputs)
+    for name in tensors.keys() - traced.touched:
+        for dim in dims[name]:
+            labels.block(dim, "no example input reached it")
+    return traced
+
+
+def _run(
+    model: nn.Module,
+    inputs: Inputs,
+    tensors: Mapping[str, Tensor],
+    traced: Traced,
+    fixed_outputs: Callable[[Any], Sequence[Tensor]],
+    *,
+    free_inputs: bool,
+) -> None:
+    """One run."""
+    capture = Capture(traced.labels, rule_for)
+    watch = Watch(capture)
+    for name, tensor in tensors.items():
+        capture.enter_tensor(tensor, traced.dims[name])
+    if free_inputs:
+        for tensor in tensors_in(inputs):
+            capture.enter_tensor(tensor, tuple(traced.labels.fresh_dim(size) for size in tensor.shape))
+    with ExitStack() as stack:
+        stack.enter_context(undisturbed(model))
+        stack.enter_context(AttributeSizes(model, watch.noted))
+        stack.enter_context(watch)
+        stack.enter_context(capture)
+        result = call_with(model, inputs)
+    results = list(fixed_outputs(result))
+    for tensor in results:
+        for dim in capture.dims(tensor):
+            traced.labels.block(dim, "it is an output of the model")
+    capture.finish(results)
+    traced.ties += watch.ties
+    traced.values += watch.values
+    traced.mixed += capture.mixed
+    traced.products += capture.products
+    traced.touched |= {name for name, tensor in tensors.items() if capture.was_read(tensor)}
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Run a model without gradients and without a trace: random state and buffers are put back afterwards.
+
+    The opaque fast path of nn.MultiheadAttention is off meanwhile.
+    """
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+            for buffer, before in buffers:
+                if buffer.shape == before.shape and not torch.equal(buffer, before):
+                    buffer.copy_(before)

@@ -1,0 +1,204 @@
+"""The Python side of a trace: which number in the code fixes which dim of which result.
+
+Functions of torch are seen here before they are taken apart into ATen ops, with the very numbers that the code passes.
+A number with a source is tied to the dim that it fixes; a plain number above 1 keeps that dim whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from secateur.graph.capture import Capture, tensors_in
+from secateur.graph.labels import Dim
+from secateur.graph.provenance import DimSize, Size, Source
+
+__all__ = ["Tie", "Watch"]
+
+
+@dataclass(frozen=True, eq=False)
+class Tie:
+    """A number from `source` is the size of `dim`, so both must change together."""
+
+    source: Source
+    dim: Dim
+    where: str
+
+
+class Watch(TorchFunctionMode):
+    """Watches the functions of torch that a model calls.
+
+    Args:
+        capture: The capture of the same run, which knows the labels of tensors.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__()
+        self.capture = capture
+        self.ties: list[Tie] = []
+        self.values: list[Source] = []
+
+    def noted(self, what: str, source: Source, other: Source | int) -> None:
+        """Take note of what a `Size` was used for; see `secateur.graph.provenance.Size`."""
+        if what == "value":
+            self.values.append(source)
+        elif isinstance(source, DimSize) and not isinstance(other, DimSize | int):
+            self.ties.append(Tie(other, source.dim, "a comparison"))
+        elif isinstance(other, DimSize) and not isinstance(source, DimSize):
+            self.ties.append(Tie(source, other.dim, "a comparison"))
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the function, then note the numbers that it was given."""
+        kwargs = kwargs or {}
+        if func is torch.Tensor.shape.__get__:  # type: ignore[attr-defined]
+            return self._sizes(args[0])
+        if func is torch.Tensor.size:
+            sizes = self._sizes(args[0])
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            return sizes if dim is None else sizes[dim]
+        name = getattr(func, "__name__", "")
+        given = _GIVEN.get(name)
+        if given is None:
+            out = func(*args, **kwargs)
+            self._hold_attention(name, args, kwargs, tensors_in(out))
+            return out
+        numbers = given(args, kwargs)
+        self.capture.following = bool(numbers) and all(_follows(n) for n in numbers)
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.capture.following = False
+        for number, dim in _placed(name, self.capture, numbers, args, out):
+            self._fix(number, dim, name, tensors_in(out))
+        return out
+
+    def _hold_attention(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
+    ) -> None:
+        """Keep what torch's own attention functions would compute something else with."""
+        if name == "scaled_dot_product_attention" and kwargs.get("scale") is None:
+            query = args[0] if args else kwargs["query"]
+            self.capture.hold_for(
+                results, self.capture.dims(query)[-1], "the default scale of attention depends on its size"
+            )
+        elif name == "multi_head_attention_forward":
+            for tensor in tensors_in((args[5:7], args[11:13], kwargs)):
+                for dim in self.capture.dims(tensor):
+                    self.capture.hold_for(
+                        results, dim, "the code of nn.MultiheadAttention needs equal widths inside and outside"
+                    )
+
+    def _sizes(self, tensor: Tensor) -> torch.Size:
+        """The shape of a tensor, each size with its source."""
+        with torch._C.DisableTorchFunction():
+            shape = tensor.shape
+        dims = self.capture.dims(tensor)
+        return torch.Size(
+            Size(size, DimSize(dim), self.noted) if any(not axis.is_fixed for axis in dim) else size
+            for size, dim in zip(shape, dims, strict=True)
+        )
+
+    def _fix(self, number: object, dim: Dim, where: str, results: Sequence[Tensor]) -> None:
+        """Note that a number given to a function is the size of a dim."""
+        if isinstance(number, Size):
+            self.ties.append(Tie(number.source, dim, where))
+        elif isinstance(number, int) and number > 1:
+            self.capture.hold_for(results, dim, f"its size {number} is written in the code ({where})")
+
+
+def _follows(number: object) -> bool:
+    """Whether a number will be another one when the size that it stands for has changed."""
+    return isinstance(number, Size) or number == -1
+
+
+Given = Callable[[tuple[Any, ...], dict[str, Any]], Sequence[object]]
+
+
+def _shape_from(position: int, *names: str) -> Given:
+    """Numbers that stand for the whole shape of the result, as one list or one by one."""
+
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[object]:
+        rest: Any = args[position:] or next((kwargs[name] for name in names if name in kwargs), ())
+        if isinstance(rest, tuple) and rest and isinstance(rest[0], list | tuple):
+            rest = rest[0]
+        return list(rest) if isinstance(rest, list | tuple) else [rest]
+
+    return given
+
+
+def _one_from(position: int, name: str) -> Given:
+    """One number, or a list of them."""
+
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[object]:
+        found = args[position] if len(args) > position else kwargs.get(name)
+        if found is None:
+            return []
+        return list(found) if isinstance(found, list | tuple) else [found]
+
+    return given
+
+
+_SHAPES: dict[str, Given] = {
+    **dict.fromkeys(("view", "reshape", "expand", "view_copy"), _shape_from(1, "size", "shape")),
+    **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn"), _shape_from(0, "size")),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_empty"), _shape_from(1, "size")),
+    **dict.fromkeys(("new_full",), _one_from(1, "size")),
+    **dict.fromkeys(("full",), _one_from(0, "size")),
+    **dict.fromkeys(("broadcast_to",), _one_from(1, "size")),
+}
+_PARTS: dict[str, Given] = {
+    "split": _one_from(1, "split_size_or_sections"),
+    "split_with_sizes": _one_from(1, "split_sizes"),
+    "tensor_split": _one_from(1, "indices_or_sections"),
+}
+_GROUPS: dict[str, Given] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _one_from(6, "groups")),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _one_from(6, "groups")),
+    "group_norm": _one_from(1, "num_groups"),
+}
+_LAST: dict[str, Given] = {
+    **dict.fromkeys(("layer_norm", "rms_norm"), _one_from(1, "normalized_shape")),
+}
+_UNFLATTEN: dict[str, Given] = {"unflatten": _one_from(2, "sizes")}
+_GIVEN: dict[str, Given] = {**_SHAPES, **_PARTS, **_GROUPS, **_LAST, **_UNFLATTEN}
+
+
+def _placed(
+    name: str, capture: Capture, numbers: Sequence[object], args: tuple[Any, ...], out: Any
+) -> Iterator[tuple[object, Dim]]:
+    """Each number with the dim that it fixes."""
+    results = tensors_in(out)
+    if name in _GROUPS:
+        if numbers and numbers[0] != 1 and capture.groups:
+            yield numbers[0], (capture.groups[-1][1],)
+    elif name in _PARTS:
+        yield from _parts(capture, numbers, args, results)
+    elif results:
+        dims = capture.dims(results[0])
+        if name in _LAST:
+            yield from zip(numbers, dims[len(dims) - len(numbers) :], strict=True)
+        elif name in _UNFLATTEN:
+            start = args[1] % args[0].dim()
+            yield from zip(numbers, dims[start : start + len(numbers)], strict=True)
+        elif len(numbers) == len(dims):
+            yield from zip(numbers, dims, strict=True)
+
+
+def _parts(
+    capture: Capture, numbers: Sequence[object], args: tuple[Any, ...], results: Sequence[Tensor]
+) -> Iterator[tuple[object, Dim]]:
+    """Sizes of the parts that a tensor is split into; one number stands for all but the last."""
+    changed = next((d for d in range(args[0].dim()) if any(r.shape[d] != args[0].shape[d] for r in results)), None)
+    if changed is None:
+        return
+    for k, result in enumerate(results):
+        number = numbers[k] if len(numbers) > 1 else numbers[0]
+        if isinstance(number, int) and int(number) == result.shape[changed]:
+            yield number, capture.dims(result)[changed]

@@ -1,0 +1,1 @@
+"""Whole units really removed: plans, budgets, and their application to a live model."""

@@ -1,0 +1,224 @@
+"""A shrink plan: which positions stay, which numbers in the code follow, and what that comes to; a value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Self
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from secateur._errors import InvalidInputError, ShapeError
+from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
+from secateur.surgery.edits import SetAttr
+from secateur.surgery.transaction import Holders, transaction
+
+__all__ = ["GroupPlan", "NumberPlan", "ShrinkPlan"]
+
+_FORMAT = "secateur.ShrinkPlan.1"
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What happens to one group: how many of its units stay."""
+
+    name: str
+    kind: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class NumberPlan:
+    """A number that an object of the model stores, before and after: ``<path>.<name>``, or one entry of it."""
+
+    path: str
+    name: str
+    index: int | None
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, eq=False)
+class ShrinkPlan:
+    """What will be removed from a model. Nothing is changed until it is applied; made by `plan_shrink`.
+
+    Args:
+        keep: For every tensor that changes, the kept positions of each dim that changes, ascending.
+        shapes: Shape before of every tensor that changes.
+        numbers: Numbers in the model's objects that follow.
+        groups: Units per group before and after.
+        kept_whole: What cannot be removed, and why.
+        parameters: Number of parameters before and after.
+        macs: Multiply-accumulate operations on the example inputs before and after.
+    """
+
+    keep: dict[str, dict[int, Tensor]]
+    shapes: dict[str, tuple[int, ...]]
+    numbers: tuple[NumberPlan, ...]
+    groups: tuple[GroupPlan, ...]
+    kept_whole: tuple[str, ...]
+    parameters: tuple[int, int]
+    macs: tuple[int, int]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other does the same to the same shapes."""
+        if not isinstance(other, ShrinkPlan) or (self.shapes, self.numbers) != (other.shapes, other.numbers):
+            return False
+        mine, theirs = _flat(self.keep), _flat(other.keep)
+        return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """A table: totals, groups before and after, what is kept whole and why."""
+        lines = [
+            f"ShrinkPlan: parameters {self.parameters[0]:,} -> {self.parameters[1]:,} "
+            f"({self.parameters[1] / max(1, self.parameters[0]):.1%}), "
+            f"MACs {self.macs[0]:,} -> {self.macs[1]:,} ({self.macs[1] / max(1, self.macs[0]):.1%})"
+        ]
+        width = max((len(group.name) for group in self.groups), default=0)
+        lines += [f"  {g.name:<{width}}  {g.kind:<10} {g.before:>6,} -> {g.after:>6,}" for g in self.groups]
+        lines += [f"  kept whole: {line}" for line in self.kept_whole]
+        return "\n".join(lines)
+
+    # ---- doing
+
+    def apply_(self, model: nn.Module, *, optimizer: Holders = None, ema: Holders = None) -> nn.Module:
+        """Remove the positions from a live model, with everything that refers to its parameters; all or nothing.
+
+        Args:
+            model: The model that the plan was made for, a copy, or a fresh instance of the same architecture.
+            optimizer: The optimizer that trains it, or several.
+            ema: What follows by name: an ``AveragedModel``, copies, dicts of tensors.
+
+        Returns:
+            The model.
+
+        Changes:
+            Shapes of parameters and buffers, gradients, optimizer state, averages, masks, recorded sizes.
+
+        Keeps:
+            The model's class and code; identity, names, hooks, requires_grad of all parameters.
+
+        Raises:
+            ShapeError: A tensor is missing or has another shape: another architecture, or the plan was applied already.
+            SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
+        """
+        self._check({name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()})
+        with transaction(model, optimizer, ema) as surgery:
+            for name, dims in self.keep.items():
+                for dim, keep in dims.items():
+                    surgery.resize(name, dim=dim, keep=keep)
+            for number in self.numbers:
+                surgery.also(_number_edit(model, number))
+        return model
+
+    def apply_to(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Cut a bare state_dict, without the model.
+
+        Args:
+            state: Tensors by name; those that the plan does not know are passed on.
+
+        Returns:
+            A new dict; cut tensors have memory of their own.
+
+        Raises:
+            ShapeError: A tensor is missing or has another shape. Nothing has been changed.
+        """
+        self._check({name: tuple(tensor.shape) for name, tensor in state.items()})
+        result = dict(state)
+        for name, dims in self.keep.items():
+            for dim, keep in dims.items():
+                result[name] = result[name].index_select(dim, keep.to(result[name].device))
+        return result
+
+    def removed_zeroed_(self, model: nn.Module) -> nn.Module:
+        """Zero, in place, the parameters and statistics at all positions that the plan removes: the reference."""
+        tensors = named_tensors(model)
+        with torch.no_grad():
+            for name, dims in self.keep.items():
+                for dim, keep in dims.items():
+                    gone = torch.ones(tensors[name].shape[dim], dtype=torch.bool)
+                    gone[keep] = False
+                    tensors[name].index_fill_(dim, gone.nonzero().squeeze(1).to(tensors[name].device), 0)
+        return model
+
+    def run(self, model: nn.Module, inputs: Inputs) -> Any:
+        """Run a model on example inputs without leaving a trace."""
+        with undisturbed(model):
+            return call_with(model, inputs)
+
+    # ---- files
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan to one safetensors file: kept positions as tensors, the rest as JSON in the header."""
+        header = {
+            "format": _FORMAT,
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "numbers": [vars(number) for number in self.numbers],
+            "groups": [vars(group) for group in self.groups],
+            "kept_whole": list(self.kept_whole),
+            "parameters": list(self.parameters),
+            "macs": list(self.macs),
+        }
+        safetensors.torch.save_file(_flat(self.keep), path, {"plan": json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a plan that `save` wrote.
+
+        Raises:
+            InvalidInputError: The file holds no plan.
+        """
+        with safetensors.safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get("plan")
+            header = json.loads(text) if text else {}
+            if header.get("format") != _FORMAT:
+                raise InvalidInputError(f"{path} holds no shrink plan.", format=header.get("format", "none"))
+            keep: dict[str, dict[int, Tensor]] = {}
+            for key in file.keys():  # noqa: SIM118 - not a dict
+                name, dim = key.rsplit("|", 1)
+                keep.setdefault(name, {})[int(dim)] = file.get_tensor(key)
+        return cls(
+            keep,
+            {name: tuple(shape) for name, shape in header["shapes"].items()},
+            tuple(NumberPlan(**number) for number in header["numbers"]),
+            tuple(GroupPlan(**group) for group in header["groups"]),
+            tuple(header["kept_whole"]),
+            (header["parameters"][0], header["parameters"][1]),
+            (header["macs"][0], header["macs"][1]),
+        )
+
+    def _check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse a model or state of another architecture."""
+        for name, shape in self.shapes.items():
+            if shapes.get(name) != shape:
+                raise ShapeError(
+                    f"the plan does not fit: {name!r} is not as it was when the plan was made.",
+                    planned=shape,
+                    found=shapes.get(name, "no such tensor"),
+                    fix="plans apply once, to the model that they were made for or to an equal one",
+                )
+
+
+def _flat(keep: Mapping[str, Mapping[int, Tensor]]) -> dict[str, Tensor]:
+    """Kept positions under one key each."""
+    return {f"{name}|{dim}": index for name, dims in keep.items() for dim, index in dims.items()}
+
+
+def _number_edit(model: nn.Module, number: NumberPlan) -> SetAttr:
+    """The edit that changes one stored number."""
+    owner: Any = model
+    for part in number.path.split(".") if number.path else ():
+        owner = getattr(owner, part)
+    if number.index is None:
+        return SetAttr(owner, number.name, number.after)
+    entries = list(getattr(owner, number.name))
+    entries[number.index] = number.after
+    return SetAttr(owner, number.name, type(getattr(owner, number.name))(entries))
