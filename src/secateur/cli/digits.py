@@ -78,8 +78,8 @@ def shrink(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps:
 
 RUNS: dict[str, Event] = {
     "dense": leave_dense,
-    "90 % masked": mask,
-    "shrunk to half in two cuts": shrink,
+    "masked, 90 % zeros": mask,
+    "shrunk in two cuts": shrink,
 }
 
 

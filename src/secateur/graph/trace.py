@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.graph.capture import Capture, tensors_in
+from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dims, Labels
 from secateur.graph.provenance import AttributeSizes, Source
 from secateur.graph.rules import rule_for
@@ -113,6 +114,7 @@ def _run(
             capture.enter_tensor(tensor, tuple(traced.labels.fresh_dim(size) for size in tensor.shape))
     with ExitStack() as stack:
         stack.enter_context(undisturbed(model))
+        stack.enter_context(free_heads(model))
         stack.enter_context(AttributeSizes(model, watch.noted))
         stack.enter_context(watch)
         stack.enter_context(capture)

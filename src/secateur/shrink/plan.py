@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, ShapeError
+from secateur.graph.heads import FreeHeadsAttention, bind_heads_, free_heads_
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
 from secateur.surgery.edits import SetAttr
 from secateur.surgery.transaction import Holders, transaction
@@ -56,6 +59,7 @@ class ShrinkPlan:
         kept_whole: What cannot be removed, and why.
         parameters: Number of parameters before and after.
         macs: Multiply-accumulate operations on the example inputs before and after.
+        freed: Modules of type nn.MultiheadAttention that take on `FreeHeadsAttention`, whose heads may be fewer.
     """
 
     keep: dict[str, dict[int, Tensor]]
@@ -65,6 +69,7 @@ class ShrinkPlan:
     kept_whole: tuple[str, ...]
     parameters: tuple[int, int]
     macs: tuple[int, int]
+    freed: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         """Whether the other does the same to the same shapes."""
@@ -111,12 +116,16 @@ class ShrinkPlan:
             SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
         """
         self._check({name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()})
-        with transaction(model, optimizer, ema) as surgery:
+        with ExitStack() as bound_again, transaction(model, optimizer, ema) as surgery:
+            for name in self.freed:
+                bound_again.callback(_free(model.get_submodule(name)))
             for name, dims in self.keep.items():
                 for dim, keep in dims.items():
                     surgery.resize(name, dim=dim, keep=keep)
             for number in self.numbers:
                 surgery.also(_number_edit(model, number))
+            surgery.commit()
+            bound_again.pop_all()
         return model
 
     def apply_to(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -166,6 +175,7 @@ class ShrinkPlan:
             "kept_whole": list(self.kept_whole),
             "parameters": list(self.parameters),
             "macs": list(self.macs),
+            "freed": list(self.freed),
         }
         safetensors.torch.save_file(_flat(self.keep), path, {"plan": json.dumps(header)})
 
@@ -193,6 +203,7 @@ class ShrinkPlan:
             tuple(header["kept_whole"]),
             (header["parameters"][0], header["parameters"][1]),
             (header["macs"][0], header["macs"][1]),
+            tuple(header["freed"]),
         )
 
     def _check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -205,6 +216,15 @@ class ShrinkPlan:
                     found=shapes.get(name, "no such tensor"),
                     fix="plans apply once, to the model that they were made for or to an equal one",
                 )
+
+
+def _free(module: nn.Module) -> Callable[[], None]:
+    """Give an attention module free heads; the call that undoes it."""
+    if not isinstance(module, nn.MultiheadAttention) or isinstance(module, FreeHeadsAttention):
+        return lambda: None
+    same = module._qkv_same_embed_dim
+    free_heads_(module)
+    return partial(bind_heads_, module, same)
 
 
 def _flat(keep: Mapping[str, Mapping[int, Tensor]]) -> dict[str, Tensor]:

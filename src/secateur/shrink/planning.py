@@ -13,6 +13,7 @@ from torch import nn
 from secateur._errors import InfeasibleError, InvalidInputError
 from secateur._names import Selector
 from secateur.graph.coupling import Coupling, Group, analyze
+from secateur.graph.heads import can_be_freed
 from secateur.graph.trace import Inputs, named_tensors
 from secateur.shrink.plan import GroupPlan, NumberPlan, ShrinkPlan
 from secateur.shrink.unit_scores import UnitScore, l2
@@ -208,7 +209,19 @@ def plan_of(model: nn.Module, coupling: Coupling, units: Iterable[int]) -> Shrin
         (*_whole(coupling), *(f"{group.name}: {why}" for group, why in refused)),
         (coupling.num_parameters(), coupling.num_parameters(chosen)),
         (coupling.macs(), coupling.macs(chosen)),
+        tuple(_freed(model, keep)),
     )
+
+
+def _freed(model: nn.Module, changed: Iterable[str]) -> list[str]:
+    """Attention modules with a tensor that changes."""
+    names = set(changed)
+    return [
+        prefix
+        for prefix, module in model.named_modules()
+        if can_be_freed(module)
+        and any((f"{prefix}.{name}" if prefix else name) in names for name, _ in module.named_parameters())
+    ]
 
 
 def _allowed(coupling: Coupling, units: list[int]) -> tuple[list[int], list[tuple[Group, str]]]:
