@@ -1,6 +1,7 @@
 """Prune PyTorch models while they go on training."""
 
 from secateur import allocation as allocation
+from secateur import doctor as doctor
 from secateur import masks as masks
 from secateur import patterns as patterns
 from secateur import scores as scores
@@ -13,6 +14,9 @@ from secateur._errors import ShapeError as ShapeError
 from secateur._errors import StaleGraphError as StaleGraphError
 from secateur._errors import UnknownStateError as UnknownStateError
 from secateur._errors import UnsupportedError as UnsupportedError
+from secateur.doctor import diagnose as diagnose
+from secateur.doctor import relink_ as relink_
+from secateur.doctor import watch as watch
 from secateur.masks import Masks as Masks
 from secateur.masks import prune_ as prune_
 from secateur.surgery import grow_ as grow_
@@ -30,12 +34,16 @@ __all__ = [
     "UnknownStateError",
     "UnsupportedError",
     "allocation",
+    "diagnose",
+    "doctor",
     "grow_",
     "masks",
     "patterns",
     "prune_",
+    "relink_",
     "resize_",
     "scores",
     "surgery",
     "transaction",
+    "watch",
 ]

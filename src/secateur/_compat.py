@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from contextlib import AbstractContextManager
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import _Orthogonal, _SpectralNorm, _WeightNorm
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-__all__ = ["optional", "optimizer_classes", "wrappers"]
+__all__ = [
+    "Orthogonal",
+    "SpectralNorm",
+    "WeightNorm",
+    "has_inner_tensors",
+    "is_caching_parametrizations",
+    "optimizer_classes",
+    "optional",
+    "without_torch_function",
+    "wrappers",
+]
+
+Orthogonal, SpectralNorm, WeightNorm = _Orthogonal, _SpectralNorm, _WeightNorm
+"""The parametrizations that `torch.nn.utils.parametrizations` registers; their classes have no public names."""
 
 
 def optional(name: str) -> ModuleType | None:
@@ -35,8 +53,22 @@ def wrappers() -> dict[type[nn.Module], str]:
     found: dict[type[nn.Module], str] = {
         nn.parallel.DistributedDataParallel: "its reducer keeps the old gradient accumulators and buckets"
     }
-    if torch.distributed.is_available():
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        found[FullyShardedDataParallel] = "FSDP1 keeps parameters in flat shards that have no dims to cut"
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # half a second to import, and nothing is of it if nobody has
+    if fsdp is not None:
+        found[fsdp.FullyShardedDataParallel] = "FSDP1 keeps parameters in flat shards that have no dims to cut"
     return found
+
+
+def has_inner_tensors(tensor: Tensor) -> bool:
+    """Whether a tensor is a wrapper around others (a DTensor, a nested or quantized tensor of a subclass)."""
+    return is_traceable_wrapper_subclass(tensor)
+
+
+def is_caching_parametrizations() -> bool:
+    """Whether the call is made inside ``torch.nn.utils.parametrize.cached()``."""
+    return bool(parametrize._cache_enabled)
+
+
+def without_torch_function() -> AbstractContextManager[None]:
+    """A context in which attributes of tensor subclasses are read without asking the subclass."""
+    return torch._C.DisableTorchFunction()

@@ -60,15 +60,20 @@ def tied_names(model: nn.Module) -> dict[str, list[str]]:
     return names
 
 
-def match(model: nn.Module, selectors: Iterable[Selector]) -> Iterator[str]:
+def match(model: nn.Module, selectors: Selector | Iterable[Selector]) -> Iterator[str]:
     """Yield the dotted names (tied ones too) of the parameters that at least one selector means.
 
     Args:
         model: Any module.
         selectors: Globs over dotted names, or module types; a type means the parameters its instances own directly.
+            One alone need not be in a list.
 
     Raises:
-        InvalidInputError: A selector means no parameter of this model, so it is most likely misspelt.
+        InvalidInputError: A selector is neither, or means no parameter of this model, so it is most likely misspelt.
+
+    Example:
+        >>> list(match(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)), ["2.*"]))
+        ['2.weight', '2.bias']
     """
     owned = [
         (f"{prefix}.{leaf}" if prefix else leaf, module)
@@ -76,7 +81,7 @@ def match(model: nn.Module, selectors: Iterable[Selector]) -> Iterator[str]:
         for leaf in _direct(module)
     ]
     chosen: set[str] = set()
-    for selector in selectors:
+    for selector in [selectors] if isinstance(selectors, str | type) else selectors:
         found = {name for name, module in owned if _means(selector, name, module)}
         if not found:
             shown = repr(selector) if isinstance(selector, str) else selector.__name__
@@ -97,4 +102,10 @@ def _means(selector: Selector, name: str, module: nn.Module) -> bool:
     """Whether one selector means the parameter `name`, owned by `module`."""
     if isinstance(selector, str):
         return fnmatch.fnmatchcase(name, selector)
-    return isinstance(module, selector)
+    if isinstance(selector, type):
+        return isinstance(module, selector)
+    raise InvalidInputError(
+        "parameters are chosen by globs over their names or by module types.",
+        selector=repr(selector)[:80],
+        fix='"encoder.*.weight" or nn.Linear',
+    )

@@ -1,8 +1,7 @@
 """One run of the model, watched op by op: what each op does to the labels of its tensors is written down.
 
 The run is the model's own forward under a `TorchDispatchMode`, so Python control flow, hooks and custom modules just
-happen. Nothing of the model changes: gradients are off, the global random state is restored, buffers that the forward
-writes (BatchNorm's statistics in training mode) are put back.
+happen. Composite ops arrive taken apart.
 
 An op whose result nobody uses adds no block (a model may look at ``x[:, -1]`` for its shape only), but its equations
 hold: it runs again after the cut and its sizes must fit. So blocks are kept back until it is known which ops matter.
@@ -10,76 +9,29 @@ hold: it runs again after the cut and its sizes must fit. So blocks are kept bac
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from secateur.graph.labels import Axis, Dim, Dims, Labels
+from secateur._compat import without_torch_function
+from secateur.graph.call import Call, Kind, Rule, operands, tensors_in
+from secateur.graph.labels import Axis, Dim, Dims, Labels, size_of
 
 __all__ = ["Call", "Capture", "Rule", "tensors_in"]
 
 
-def tensors_in(tree: object) -> list[Tensor]:
-    """All tensors in nested lists, tuples, dicts and registered containers."""
-    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
+class _Held(NamedTuple):
+    """A block that waits: for the op, or for one of its results only."""
 
-
-@dataclass
-class Call:
-    """One op that ran: what a rule sees.
-
-    Args:
-        capture: The capture that it is part of.
-        func: The ATen op (overload).
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        out: Its result.
-    """
-
-    capture: Capture
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    out: Any
-
-    @property
-    def labels(self) -> Labels:
-        """Where facts are written down."""
-        return self.capture.labels
-
-    @property
-    def name(self) -> str:
-        """The op's name without overload, ``aten.add_``."""
-        return str(self.func.overloadpacket)
-
-    def arg(self, index: int, name: str, default: Any = None) -> Any:
-        """An argument by position or name."""
-        return self.args[index] if len(self.args) > index else self.kwargs.get(name, default)
-
-    def dims(self, tensor: Tensor) -> Dims:
-        """Labels of a tensor."""
-        return self.capture.dims(tensor)
-
-    def equal(self, one: Dim, other: Dim) -> None:
-        """State that two dims go together."""
-        self.labels.equal(one, other)
-
-    def block(self, dim: Dim, why: str) -> None:
-        """State that a dim stays, provided that the op matters to the result."""
-        self.capture.hold(dim, why)
-
-    def mix(self, dim: Dim) -> None:
-        """State that the op combines all positions of a dim, so that zeroing some is not removing them."""
-        self.capture.mixed.append((dim, self.name))
-
-
-Rule = Callable[[Call], Sequence[Dims]]
-"""What an op does to labels: states equations and blocks, and returns the dims of each tensor of the result."""
+    dim: Dim
+    why: str
+    where: str
+    result: int | None
 
 
 @dataclass
@@ -87,49 +39,110 @@ class _Step:
     """What liveness needs of one op: keys of what it reads and writes, and the blocks that wait for the answer."""
 
     reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    mutates: bool
-    blocks: list[tuple[Dim, str]] = field(default_factory=list)
+    is_root: bool
+    writes: tuple[int, ...] = ()
+    mutates: bool = False
+    blocks: list[_Held] = field(default_factory=list)
+
+
+@dataclass
+class _Record:
+    """What is known of one tensor: its labels, and a number that it shares with all views of its memory."""
+
+    tensor: weakref.ref[Tensor]
+    dims: Dims
+    key: int
 
 
 class Capture(TorchDispatchMode):
-    """Watches runs of one model and collects the labels of its tensors.
+    """Watches one run of one model and collects the labels of its tensors.
 
     Args:
         labels: Where facts are written down; several captures of one model share it.
         rule_for: The rule of an op.
+
+    Attributes:
+        mixed: Dims whose positions some op combines, with the op's name.
+        random: Dims of tensors of random numbers, of which fewer positions are another draw.
+        groups: Ops that take a number of groups, each with the axis that it stands for.
+        products: Dims of every matrix product and convolution, for costs.
+        multiples: Dims of which an op needs a multiple of some number.
+        following: Whether the sizes given to the op under way will change with the tensors; see `size_follows`.
+        trusts_literals: Whether a number that does not follow is known to be the same in every run, so that only the
+            positions that it counts must stay (``x[:, :12]``: the first twelve), and not the whole dim.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, labels: Labels, rule_for: Callable[[Any], Rule]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.labels = labels
         self.mixed: list[tuple[Dim, str]] = []
+        self.random: list[tuple[Dim, str]] = []
         self.groups: list[tuple[Call, Axis]] = []
         self.products: list[tuple[Dim, ...]] = []
+        self.multiples: list[tuple[Dim, int]] = []
         self.following = False
-        self._read: set[int] = set()
+        self.trusts_literals = False
         self._rule_for = rule_for
-        self._dims: Any = WeakTensorKeyDictionary()
-        self._keys: Any = WeakTensorKeyDictionary()
-        self._number_of_keys = 0
+        self._kinds: dict[Any, Kind] = {}
+        self._records: dict[int, _Record] = {}
+        self._entered: dict[int, Tensor] = {}
+        self._read: set[int] = set()
         self._steps: list[_Step] = []
+        self._number_of_keys = 0
+
+    # ---- tensors
 
     def enter_tensor(self, tensor: Tensor, dims: Dims) -> None:
         """Give a tensor its labels: a parameter, a buffer, an input."""
-        self._dims[tensor] = dims
+        self._entered[self._remember(tensor, dims).key] = tensor
 
     def dims(self, tensor: Tensor) -> Dims:
         """Labels of a tensor; one that was never met before is a constant, of which nothing can be removed."""
-        found: Dims | None = self._dims.get(tensor)
-        return self.labels.fixed_dims(tensor.shape) if found is None else found
+        return self._record(tensor).dims
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether a tensor has labels."""
-        return tensor in self._dims
+        return self._known(tensor) is not None
 
     def was_read(self, tensor: Tensor) -> bool:
         """Whether some op has read the tensor itself or a view of it."""
-        return self._key(tensor) in self._read
+        record = self._known(tensor)
+        return record is not None and record.key in self._read
+
+    def _known(self, tensor: Tensor) -> _Record | None:
+        """The record of a tensor; ids are used again, so it must be of this very tensor."""
+        record = self._records.get(id(tensor))
+        return record if record is not None and record.tensor() is tensor else None
+
+    def _remember(self, tensor: Tensor, dims: Dims, key: int | None = None) -> _Record:
+        """Make the record of a tensor."""
+        if key is None:
+            key = self._number_of_keys
+            self._number_of_keys += 1
+        record = self._records[id(tensor)] = _Record(weakref.ref(tensor), dims, key)
+        return record
+
+    def _record(self, tensor: Tensor) -> _Record:
+        """The record of a tensor, a new one if it was never met before."""
+        return self._known(tensor) or self._meet(tensor)
+
+    def _meet(self, tensor: Tensor) -> _Record:
+        """Make the record of a tensor that no op has made: a constant, or known memory in new clothes (``x.data``)."""
+        memory = _memory(tensor)
+        for record in list(self._records.values()) if memory else ():
+            other = record.tensor()
+            if other is None or _memory(other) != memory:
+                continue
+            if _geometry(other) == _geometry(tensor):
+                return self._remember(tensor, record.dims, record.key)
+            for dim in record.dims:
+                self.labels.block(dim, "its memory is used under another shape, unseen")
+            return self._remember(tensor, self.labels.fixed_dims(tensor.shape), record.key)
+        return self._remember(tensor, self.labels.fixed_dims(tensor.shape))
+
+    # ---- what rules write down
 
     def size_follows(self, value: int) -> bool:
         """Whether a size given to the op under way will be another one when positions are gone.
@@ -148,13 +161,18 @@ class Capture(TorchDispatchMode):
         """Note which axis a number of groups, given to an op as an argument, stands for."""
         self.groups.append((call, group))
 
-    def hold(self, dim: Dim, why: str) -> None:
-        """Block a dim if the op under way turns out to matter."""
-        self._steps[-1].blocks.append((dim, why))
+    def hold(self, dim: Dim, why: str, result: int | None = None) -> None:
+        """Block a dim if the last op (or, if given, this one of its results) turns out to matter."""
+        if self._steps and any(axis.atoms is not None for axis in dim):
+            self._steps[-1].blocks.append(_Held(dim, why, self.labels.where, result))
 
     def hold_for(self, results: Iterable[Tensor], dim: Dim, why: str) -> None:
         """Block a dim if these results of a function of torch turn out to matter."""
-        self._steps.append(_Step((), self._keys_of(results), mutates=False, blocks=[(dim, why)]))
+        step = _Step((), is_root=False, writes=tuple(self._record(tensor).key for tensor in results))
+        self._steps.append(step)
+        self.hold(dim, why)
+
+    # ---- watching
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -162,44 +180,73 @@ class Capture(TorchDispatchMode):
         """Run the op, then apply its rule."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        inputs, outputs = tensors_in((args, kwargs)), tensors_in(out)
-        if not inputs and not outputs:
-            return out
-        mutates = func._schema.is_mutable
-        self._steps.append(_Step(self._keys_of([*inputs, *_bases(inputs)]), (), mutates))
-        self._read.update(self._steps[-1].reads)
-        results = self._rule_for(func)(Call(self, func, args, kwargs, out))
-        known = {id(tensor) for tensor in inputs}
-        for tensor, dims in zip(outputs, results, strict=True):
-            if id(tensor) not in known:
-                self._dims[tensor] = dims
-        self._steps[-1].writes = self._keys_of([*outputs, *inputs, *_bases(inputs)] if mutates else outputs)
+        with without_torch_function():
+            self._note(func, args, kwargs, out)
         return out
 
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Write down what an op did."""
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = Kind.of(func, self._rule_for(func))
+        written = [tensor for name in kind.written for tensor in operands(kind.argument(name, args, kwargs))]
+        if kind.out:
+            kwargs = {name: value for name, value in kwargs.items() if name not in kind.out}
+        inputs = list(operands((args, tuple(kwargs.values())) if kwargs else args))
+        call = Call(self, kind, func, args, kwargs, out, inputs, list(operands(out)))
+        if not call.inputs and not call.outputs:
+            return
+        reads = tuple(self._record(tensor).key for tensor in inputs)
+        self._read.update(reads)
+        self._steps.append(_Step(reads, kind.is_root and not call.outputs, mutates=bool(written)))
+        self.labels.doing = kind.name
+        self._settle(kind, call, kind.rule(call), written)
+
+    def _settle(self, kind: Kind, call: Call, results: Sequence[Dims], written: Iterable[Tensor]) -> None:
+        """Give the results their labels and say what the op has written."""
+        step = self._steps[-1]
+        inherited = step.reads[0] if kind.is_view and step.reads else None
+        writes = []
+        for tensor, dims in zip(call.outputs, results, strict=True):
+            record = self._known(tensor)
+            if record is None:
+                record = self._remember(tensor, dims, inherited)
+            elif kind.restrides or not _fits(record.dims, tensor):
+                record.dims = dims
+            else:
+                for mine, theirs in zip(record.dims, dims, strict=True):
+                    self.labels.equal(mine, theirs)
+            writes.append(record.key)
+        step.writes = (*writes, *(self._record(tensor).key for tensor in written))
+
     def finish(self, outputs: Iterable[Tensor]) -> None:
-        """Decide which ops matter to these results and put down the blocks of those."""
-        needed = set(self._keys_of(outputs))
+        """Decide which ops matter to these results, or to the model's own state, and put down the blocks of those."""
+        needed = {self._record(tensor).key for tensor in outputs}
         for step in reversed(self._steps):
-            if needed.isdisjoint(step.writes):
+            state = step.mutates and not self._entered.keys().isdisjoint(step.writes)
+            if not (step.is_root or state or not needed.isdisjoint(step.writes)):
                 continue
+            for dim, why, where, result in step.blocks:
+                if result is None or step.writes[result] in needed:
+                    self.labels.where = where
+                    self.labels.block(dim, why)
             needed.update(step.reads)
-            for dim, why in step.blocks:
-                self.labels.block(dim, why)
+        self.labels.where = ""
         self._steps.clear()
 
-    def _keys_of(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
-        """A number for each tensor that stays the same while it lives."""
-        return tuple(self._key(tensor) for tensor in tensors)
 
-    def _key(self, tensor: Tensor) -> int:
-        """The number of one tensor."""
-        key: int | None = self._keys.get(tensor)
-        if key is None:
-            key = self._keys[tensor] = self._number_of_keys
-            self._number_of_keys += 1
-        return key
+def _fits(dims: Dims, tensor: Tensor) -> bool:
+    """Whether dims describe a tensor of this shape."""
+    return len(dims) == tensor.dim() and all(size_of(d) == size for d, size in zip(dims, tensor.shape, strict=True))
 
 
-def _bases(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Tensors that some of these are views of: who reads a view reads what was written to its base, or the reverse."""
-    return [tensor._base for tensor in tensors if tensor._base is not None]
+def _memory(tensor: Tensor) -> int:
+    """The identity of a tensor's storage, 0 if it has none."""
+    if tensor.layout != torch.strided:
+        return 0
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _geometry(tensor: Tensor) -> tuple[object, ...]:
+    """Where in its storage a tensor lies."""
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset()

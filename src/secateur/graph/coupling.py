@@ -85,6 +85,45 @@ class Coupling:
         """Number of units in all groups."""
         return sum(len(group.units) for group in self.groups)
 
+    @cached_property
+    def mixes(self) -> npt.NDArray[np.bool_]:
+        """Whether removing a class differs from zeroing it, since an op combines its positions; shape (classes,)."""
+        found = self.mixed.copy()
+        while True:
+            above = self.solution.parents[found]
+            above = np.unique(above[above != FIXED])
+            if found[above].all():
+                return found
+            found[above] = True
+
+    def units_at(self, name: str, dim: int, position: int) -> tuple[int, ...]:
+        """The units each of which takes a position along; several where it is in a head and in a column of heads.
+
+        Args:
+            name: First dotted name of a parameter or buffer.
+            dim: A dim of it.
+            position: A position along that dim.
+
+        Returns:
+            Class numbers, ascending; none if the position stays.
+        """
+        found: set[int] = set()
+        for one in self._classes_at(name, dim, position):
+            if one != FIXED:
+                found.update(_leaves(self.solution, np.array([one])).tolist())
+        return tuple(sorted(found))
+
+    def why_kept(self, name: str, dim: int, position: int) -> str:
+        """Why a position stays."""
+        classes = self._classes_at(name, dim, position)
+        return next((self.solution.why[c] for c in classes if c in self.solution.why), "it goes with others that stay")
+
+    def _classes_at(self, name: str, dim: int, position: int) -> list[int]:
+        """The class of a position on each axis of a dim."""
+        axes = self.dims[name][dim]
+        places = np.unravel_index(position, [axis.size for axis in axes]) if axes else ()
+        return [int(self.solution.classes(axis)[place]) for axis, place in zip(axes, places, strict=True)]
+
     def positions(self, units: Iterable[int]) -> dict[tuple[str, int], npt.NDArray[np.bool_]]:
         """Which positions of which dims stay when these units go: (tensor name, dim) -> bool mask, True = kept.
 

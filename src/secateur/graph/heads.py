@@ -41,6 +41,8 @@ class FreeHeadsAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute what nn.MultiheadAttention does; see there for arguments and shapes."""
+        if is_causal and attn_mask is None:
+            raise RuntimeError("Need attn_mask if specifying the is_causal hint.")  # as torch does
         batched = query.dim() == 3
         if not batched:
             query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))

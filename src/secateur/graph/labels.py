@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Axis", "Block", "Definition", "Dim", "Dims", "Labels"]
+__all__ = ["Atoms", "Axis", "Block", "Definition", "Dim", "Dims", "Labels", "size_of"]
 
-Atoms = npt.NDArray[np.int64]
+Atoms = npt.NDArray[np.int32]
 
 
 class Axis:
@@ -30,13 +30,16 @@ class Axis:
     Args:
         size: Number of positions.
         atoms: One label a position; None where nothing can be removed (a *fixed* axis).
+        is_counted: Whether the number of positions depends on values (a boolean index), so that another run may have
+            more or fewer.
     """
 
-    __slots__ = ("atoms", "size")
+    __slots__ = ("atoms", "is_counted", "size")
 
-    def __init__(self, size: int, atoms: Atoms | None) -> None:
+    def __init__(self, size: int, atoms: Atoms | None, *, is_counted: bool = False) -> None:
         self.size = size
         self.atoms = atoms
+        self.is_counted = is_counted
 
     @property
     def is_fixed(self) -> bool:
@@ -45,7 +48,8 @@ class Axis:
 
     def __repr__(self) -> str:
         """Size and first label."""
-        return f"Axis({self.size}, {'fixed' if self.atoms is None else f'{self.atoms[0]}…'})"
+        first = ("counted" if self.is_counted else "fixed") if self.atoms is None else f"{self.atoms[:1]}…"
+        return f"Axis({self.size}, {first})"
 
 
 Dim = tuple[Axis, ...]
@@ -53,6 +57,11 @@ Dim = tuple[Axis, ...]
 
 Dims = tuple[Dim, ...]
 """The dims of one tensor."""
+
+
+def size_of(dim: Iterable[Axis]) -> int:
+    """Number of positions of a product of axes."""
+    return math.prod(axis.size for axis in dim)
 
 
 @dataclass(frozen=True)
@@ -65,40 +74,57 @@ class Definition:
 
 @dataclass(frozen=True)
 class Block:
-    """Positions that stay, with the reason."""
+    """Positions that stay, with the reason and the part of the model in which it arose."""
 
     atoms: Atoms
     why: str
+    where: str = ""
 
 
 @dataclass
 class Labels:
-    """The facts that one or several traces of a model have brought to light."""
+    """The facts that one or several traces of a model have brought to light.
+
+    Args:
+        num_atoms: Number of labels handed out.
+        equations: Pairs of runs of labels that are equal, position by position.
+        definitions: Products.
+        blocks: What stays, and why.
+        doing: The op under way, for the reasons of blocks.
+        where: The part of the model under way, for the same.
+    """
 
     num_atoms: int = 0
     equations: list[tuple[Atoms, Atoms]] = field(default_factory=list)
     definitions: list[Definition] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    doing: str = "the code"
+    where: str = ""
     _fixed: dict[int, Axis] = field(default_factory=dict)
-    _equal: set[tuple[int, int]] = field(default_factory=set)
-    _splits: dict[tuple[int, int], tuple[Axis, Axis]] = field(default_factory=dict)
-    _products: dict[tuple[int, int], Axis] = field(default_factory=dict)
-    _parts: dict[tuple[int, int, int, int], Axis] = field(default_factory=dict)
-    _kept_alive: list[Axis] = field(default_factory=list)
+    _equal: set[tuple[Axis, Axis]] = field(default_factory=set)
+    _factors: dict[Axis, list[Axis]] = field(default_factory=dict)
+    _splits: dict[tuple[Axis, int], tuple[Axis, Axis]] = field(default_factory=dict)
+    _products: dict[tuple[Axis, Axis], Axis] = field(default_factory=dict)
+    _parts: dict[tuple[Axis, int, int, int], Axis] = field(default_factory=dict)
 
     # ---- making
 
     def fresh(self, size: int) -> Axis:
         """An axis of new labels, equal to nothing yet."""
+        return Axis(size, self._new_atoms(size))
+
+    def _new_atoms(self, size: int) -> Atoms:
+        """Labels that nothing has yet."""
         start = self.num_atoms
         self.num_atoms += size
-        axis = Axis(size, np.arange(start, start + size))
-        self._kept_alive.append(axis)
-        return axis
+        return np.arange(start, start + size, dtype=np.int32)
 
     def fixed(self, size: int) -> Axis:
         """The axis of this size of which nothing can be removed."""
-        return self._fixed.setdefault(size, Axis(size, None))
+        found = self._fixed.get(size)
+        if found is None:
+            found = self._fixed[size] = Axis(size, None)
+        return found
 
     def fresh_dim(self, size: int) -> Dim:
         """A dim of new labels; of size 1, the empty product."""
@@ -107,6 +133,14 @@ class Labels:
     def fixed_dim(self, size: int) -> Dim:
         """A dim of which nothing can be removed."""
         return () if size == 1 else (self.fixed(size),)
+
+    def counted_dim(self, size: int) -> Dim:
+        """A dim whose size depends on values."""
+        return () if size == 1 else (Axis(size, None, is_counted=True),)
+
+    def fresh_dims(self, shape: Iterable[int]) -> Dims:
+        """Dims of a tensor all of whose positions may go: a parameter."""
+        return tuple(self.fresh_dim(size) for size in shape)
 
     def fixed_dims(self, shape: Iterable[int]) -> Dims:
         """Dims of a tensor that no part of can be removed: an input, a constant."""
@@ -119,6 +153,8 @@ class Labels:
 
         Products of different sizes are cut to their common refinement: (12) against (3, 4) cuts the 12.
         """
+        if one == other:
+            return
         left, right = list(one), list(other)
         while left and right:
             a, b = left.pop(0), right.pop(0)
@@ -138,18 +174,16 @@ class Labels:
 
     def block(self, dim: Dim, why: str) -> None:
         """State that no position of a dim can be removed, and why."""
-        self.blocks += [Block(axis.atoms, why) for axis in dim if axis.atoms is not None]
+        self.blocks += [Block(axis.atoms, why, self.where) for axis in dim if axis.atoms is not None]
 
     def _equal_axes(self, a: Axis, b: Axis) -> None:
         """State that two axes of one size are equal; one that is fixed fixes the other."""
         if a is b:
             return
         if a.atoms is None or b.atoms is None:
-            self.block((a, b), "it is combined with a tensor whose size is given from outside")
-            return
-        key = (id(a), id(b))
-        if key not in self._equal:
-            self._equal |= {key, key[::-1]}
+            self.block((a, b), f"{self.doing} combines it with positions that stay")
+        elif (a, b) not in self._equal:
+            self._equal |= {(a, b), (b, a)}
             self.equations.append((a.atoms, b.atoms))
 
     # ---- cutting and joining
@@ -157,29 +191,48 @@ class Labels:
     def split(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
         """See an axis of n · m positions as a product of axes of `outer` = n and m positions (row-major)."""
         inner = axis.size // outer
-        if outer == 1 or inner == 1:
-            return (self.fixed(1), axis) if outer == 1 else (axis, self.fixed(1))
         if axis.atoms is None:
             return self.fixed(outer), self.fixed(inner)
-        key = (id(axis), outer)
+        if outer == 1 or inner == 1:
+            return (self.fixed(1), axis) if outer == 1 else (axis, self.fixed(1))
+        key = (axis, outer)
         if key not in self._splits:
-            parts = self.fresh(outer), self.fresh(inner)
-            self._splits[key] = parts
-            self.definitions.append(Definition(axis, parts))
-            self._kept_alive.append(axis)
+            self._splits[key] = self._split_at(axis, outer)
         return self._splits[key]
 
-    def merge(self, dim: Dim) -> Axis:
+    def _split_at(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
+        """Cut an axis at `outer`, in agreement with the factors that it has been cut into before."""
+        factors = self._factors.setdefault(axis, [axis])
+        before = 1
+        for i, factor in enumerate(factors):
+            if before == outer:
+                return self.merge(factors[:i]), self.merge(factors[i:])
+            if outer < before * factor.size:
+                if outer % before == 0 and factor.size % (outer // before) == 0:
+                    factors[i : i + 1] = (
+                        self.split(factor, outer // before) if factor is not axis else self._define(axis, outer)
+                    )
+                    return self.merge(factors[: i + 1]), self.merge(factors[i + 1 :])
+                break
+            before *= factor.size
+        return self._define(axis, outer)
+
+    def _define(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
+        """Define an axis as a product of two new ones."""
+        parts = self.fresh(outer), self.fresh(axis.size // outer)
+        self.definitions.append(Definition(axis, parts))
+        return parts
+
+    def merge(self, dim: Iterable[Axis]) -> Axis:
         """See a product as one axis."""
-        dim = self.tidy(dim)
-        if len(dim) <= 1:
-            return dim[0] if dim else self.fixed(1)
-        outer, inner = self.merge(dim[:-1]), dim[-1]
-        key = (id(outer), id(inner))
+        axes = self.tidy(dim)
+        if len(axes) <= 1:
+            return axes[0] if axes else self.fixed(1)
+        key = self.merge(axes[:-1]), axes[-1]
         if key not in self._products:
-            whole = self._products[key] = self.fresh(outer.size * inner.size)
-            self.definitions.append(Definition(whole, (outer, inner)))
-            self._kept_alive += (outer, inner)
+            whole = self._products[key] = self.fresh(key[0].size * key[1].size)
+            self._factors[whole] = list(key)
+            self.definitions.append(Definition(whole, key))
         return self._products[key]
 
     def tidy(self, dim: Iterable[Axis]) -> Dim:
@@ -189,85 +242,99 @@ class Labels:
             if axis.size == 1:
                 continue
             if axes and axis.atoms is None and axes[-1].atoms is None:
-                axes[-1] = self.fixed(axes[-1].size * axis.size)
+                axes[-1] = self._joint(axes[-1], axis)
             else:
                 axes.append(axis)
         return tuple(axes)
 
+    def _joint(self, one: Axis, other: Axis) -> Axis:
+        """The product of two fixed axes."""
+        if one.is_counted or other.is_counted:
+            return Axis(one.size * other.size, None, is_counted=True)
+        return self.fixed(one.size * other.size)
+
     def part(self, dim: Dim, start: int, stop: int, step: int = 1) -> Dim:
-        """Some positions of a dim, as slicing takes them."""
+        """Some positions of a dim, as slicing takes them; a single one cannot go."""
         size = len(range(start, stop, step))
         axis = self.merge(dim)
         if size == axis.size:
             return dim
-        if size == 1 or axis.atoms is None:
+        if axis.atoms is None:
             return self.fixed_dim(size)
-        key = (id(axis), start, stop, step)
+        key = (axis, start, stop, step)
         if key not in self._parts:
-            self._parts[key] = self._keep(Axis(size, axis.atoms[start:stop:step]))
-        return (self._parts[key],)
+            self._parts[key] = Axis(size, axis.atoms[start:stop:step])
+        return self._alone(self._parts[key])
 
     def taken(self, dim: Dim, index: Sequence[int] | npt.NDArray[np.int64]) -> Dim:
-        """Positions of a dim in any order and number, as a roll, flip or repetition takes them."""
+        """Positions of a dim in any order and number, as a flip or a repetition takes them."""
         axis = self.merge(dim)
-        if axis.atoms is None or len(index) <= 1:
+        if axis.atoms is None:
             return self.fixed_dim(len(index))
-        return (self._keep(Axis(len(index), axis.atoms[np.asarray(index)])),)
+        return self._alone(Axis(len(index), axis.atoms[np.asarray(index)]))
+
+    def _alone(self, axis: Axis) -> Dim:
+        """A dim of one axis; a dim of size 1 is never cut, so its position stays."""
+        if axis.size != 1:
+            return (axis,)
+        self.block((axis,), f"{self.doing} takes a single position")
+        return ()
 
     def joined(self, dims: Sequence[Dim]) -> Dim:
         """Dims one after the other, as ``cat`` joins them; single positions cannot be removed."""
         axes = [self.merge(dim) for dim in dims]
         if all(axis.atoms is None for axis in axes):
             return self.fixed_dim(sum(axis.size for axis in axes))
-        pieces = []
-        for axis in axes:
-            if axis.atoms is None:
-                piece = self.fresh(axis.size)
-                self.block((piece,), "it is joined from a tensor whose size is given from outside")
-                axis = piece
-            pieces.append(axis.atoms)
-        return (self._keep(Axis(sum(axis.size for axis in axes), np.concatenate(pieces))),)  # type: ignore[arg-type]
+        pieces = [self._own_atoms(axis) for axis in axes]
+        return (Axis(sum(axis.size for axis in axes), np.concatenate(pieces)),)
+
+    def _own_atoms(self, axis: Axis) -> Atoms:
+        """The labels of an axis; of a fixed one, new labels that stay."""
+        if axis.atoms is not None:
+            return axis.atoms
+        new = self._new_atoms(axis.size)
+        self.blocks.append(Block(new, f"{self.doing} joins it from positions that stay", self.where))
+        return new
 
     def reshape(self, dims: Dims, sizes: Sequence[int]) -> Dims | None:
         """The dims after a view of the tensor as `sizes`; None where no product of axes describes them."""
-        axes = [axis for dim in dims for axis in dim]
-        axes = list(self.tidy(axes))
-        result: list[Dim] = []
-        for size in sizes:
-            taken: list[Axis] = []
-            while math.prod(axis.size for axis in taken) < size:
-                if not axes:
-                    return None
-                missing = size // math.prod(axis.size for axis in taken)
-                axis = axes.pop(0)
-                if missing % axis.size == 0:
-                    taken.append(axis)
-                elif axis.size % missing == 0:
-                    first, rest = self.split(axis, missing)
-                    taken.append(first)
-                    axes.insert(0, rest)
-                else:
-                    joint = self._cut_together(axis, axes, missing)
-                    if joint is None:
-                        return None
-                    taken.append(joint)
-            if math.prod(axis.size for axis in taken) != size:
+        if 0 in sizes:
+            return self._reshape_empty(dims, sizes)
+        axes = list(self.tidy(axis for dim in dims for axis in dim))
+        result = [self._front(axes, size) for size in sizes]
+        return None if None in result else tuple(dim for dim in result if dim is not None)
+
+    def _front(self, axes: list[Axis], size: int) -> Dim | None:
+        """Take axes away from the front that make up `size` positions; None if that is impossible."""
+        taken: list[Axis] = []
+        missing = size
+        while missing > 1:
+            if not axes:
                 return None
-            result.append(self.tidy(taken))
-        return tuple(result)
+            first = axes.pop(0) if missing % axes[0].size == 0 else self._cut(axes, missing)
+            if first is None:
+                return None
+            taken.append(first)
+            missing //= first.size
+        return self.tidy(taken)
 
-    def _cut_together(self, axis: Axis, axes: list[Axis], missing: int) -> Axis | None:
-        """Merge axes until `missing` positions can be split off in front; what remains goes back to `axes`."""
-        joined = [axis]
-        while axes:
+    def _cut(self, axes: list[Axis], missing: int) -> Axis | None:
+        """Merge axes at the front until `missing` positions can be split off; what remains stays in `axes`."""
+        joined = [axes.pop(0)]
+        while size_of(joined) % missing:
+            if not axes:
+                return None
             joined.append(axes.pop(0))
-            if math.prod(a.size for a in joined) % missing == 0:
-                first, rest = self.split(self.merge(tuple(joined)), missing)
-                axes.insert(0, rest)
-                return first
-        return None
+        first, rest = self.split(self.merge(joined), missing)
+        axes.insert(0, rest)
+        return first
 
-    def _keep(self, axis: Axis) -> Axis:
-        """Keep an axis alive, since its identity is a key."""
-        self._kept_alive.append(axis)
-        return axis
+    def _reshape_empty(self, dims: Dims, sizes: Sequence[int]) -> Dims | None:
+        """The same for a tensor without entries: dims behind the empty one keep their sizes."""
+        same = 0
+        while same < min(len(dims), len(sizes)) and size_of(dims[-1 - same]) == sizes[-1 - same] != 0:
+            same += 1
+        lead, rest = dims[: len(dims) - same], dims[len(dims) - same :]
+        if any(axis.atoms is not None for dim in lead for axis in dim):
+            return None
+        return (*(self.fixed_dim(size) for size in sizes[: len(sizes) - same]), *rest)

@@ -19,7 +19,17 @@ from typing import Any, Self
 
 from torch import nn
 
-__all__ = ["Attribute", "AttributeSizes", "DimSize", "Expression", "Size", "Source", "source_of", "sources_in"]
+__all__ = [
+    "Attribute",
+    "AttributeSizes",
+    "DimSize",
+    "Expression",
+    "PinnedSize",
+    "Size",
+    "Source",
+    "source_of",
+    "sources_in",
+]
 
 
 @dataclass(frozen=True)
@@ -120,11 +130,13 @@ class Size(int):
         return self._combined("-", other, self)
 
     def __mul__(self, other: int) -> Any:
-        if isinstance(other, list | tuple):  # sequence * int
+        if isinstance(other, list | tuple | str):  # int * sequence
             return NotImplemented
         return self._combined("*", self, other) if isinstance(other, int) else self._value() * other
 
     def __rmul__(self, other: int) -> Any:
+        if isinstance(other, list | tuple | str):  # sequence * int
+            return NotImplemented
         return self._combined("*", other, self) if isinstance(other, int) else other * self._value()
 
     def __floordiv__(self, other: int) -> Any:
@@ -135,6 +147,9 @@ class Size(int):
 
     def __mod__(self, other: int) -> Any:
         return self._combined("%", self, other)
+
+    def __rmod__(self, other: int) -> Any:
+        return self._combined("%", other, self)
 
     def __neg__(self) -> Any:
         return self._combined("neg", self)
@@ -176,6 +191,103 @@ class Size(int):
 
     def __reduce__(self) -> Any:
         return int, (int.__int__(self),)
+
+
+class PinnedSize(int):
+    """A size that has changed, but computes as before where it is no size: it *is* `new`, and its float is `old`'s.
+
+    ``heads * head_dim`` and ``view(…, head_dim)`` see the new number, ``head_dim ** -0.5`` and ``math.sqrt(head_dim)``
+    the old one, so removing positions leaves the scale of attention alone.
+
+    Example:
+        >>> width = PinnedSize(12, 16)
+        >>> width, 2 * width, width**-0.5, [0] * width == [0] * 12
+        (12, 24, 0.25, True)
+    """
+
+    old: int
+
+    def __new__(cls, new: int, old: int) -> Self:
+        """Make one.
+
+        Args:
+            new: The size.
+            old: What it computes with as a value.
+        """
+        made = super().__new__(cls, new)
+        made.old = int(old)
+        return made
+
+    def _combined(self, symbol: str, *operands: object) -> Any:
+        """An operation on the new sizes and on the old ones; NotImplemented if an operand is no int."""
+        if not all(isinstance(operand, int) for operand in operands):
+            return NotImplemented
+        numbers = [operand for operand in operands if isinstance(operand, int)]
+        new = OPERATIONS[symbol](*(int.__int__(number) for number in numbers))
+        return PinnedSize(new, OPERATIONS[symbol](*(old_size(number) for number in numbers)))
+
+    def __add__(self, other: int) -> Any:
+        return self._combined("+", self, other) if isinstance(other, int) else self.old + other
+
+    def __radd__(self, other: int) -> Any:
+        return self._combined("+", other, self) if isinstance(other, int) else other + self.old
+
+    def __sub__(self, other: int) -> Any:
+        return self._combined("-", self, other) if isinstance(other, int) else self.old - other
+
+    def __rsub__(self, other: int) -> Any:
+        return self._combined("-", other, self) if isinstance(other, int) else other - self.old
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, list | tuple | str):
+            return NotImplemented
+        return self._combined("*", self, other) if isinstance(other, int) else self.old * other
+
+    def __rmul__(self, other: Any) -> Any:
+        if isinstance(other, list | tuple | str):
+            return NotImplemented
+        return self._combined("*", other, self) if isinstance(other, int) else other * self.old
+
+    def __floordiv__(self, other: int) -> Any:
+        return self._combined("//", self, other)
+
+    def __rfloordiv__(self, other: int) -> Any:
+        return self._combined("//", other, self)
+
+    def __mod__(self, other: int) -> Any:
+        return self._combined("%", self, other)
+
+    def __rmod__(self, other: int) -> Any:
+        return self._combined("%", other, self)
+
+    def __neg__(self) -> Any:
+        return self._combined("neg", self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.old / old_size(other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return old_size(other) / self.old
+
+    def __pow__(self, other: Any, modulo: int | None = None) -> Any:
+        return pow(self.old, old_size(other), modulo)
+
+    def __float__(self) -> float:
+        return float(self.old)
+
+    def __copy__(self) -> PinnedSize:
+        return self
+
+    def __deepcopy__(self, memo: object) -> PinnedSize:
+        return self
+
+    def __reduce__(self) -> Any:
+        return PinnedSize, (int.__int__(self), self.old)
+
+
+def old_size(number: Any) -> Any:
+    """What a number was before positions went; itself if it is not pinned."""
+    return number.old if isinstance(number, PinnedSize) else number
 
 
 def source_of(number: int) -> Source | int:
@@ -240,7 +352,7 @@ _FLAGS = frozenset({"training", "dump_patches", "call_super_init"})
 
 def _is_size(value: object) -> bool:
     """Whether a stored value can be a number of positions: an int above 1 (a dim of size 1 is never cut)."""
-    return type(value) is int and value > 1
+    return isinstance(value, int) and type(value) in (int, PinnedSize) and value > 1
 
 
 def _owners(model: nn.Module) -> Iterator[tuple[str, object]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from secateur.graph.labels import Dim, Labels
 from secateur.graph.provenance import OPERATIONS, Attribute, DimSize, Expression, Source, sources_in
-from secateur.graph.watching import Tie
+from secateur.graph.watching import Tie, Used
 
 __all__ = ["Sizing", "settle"]
 
@@ -24,10 +24,12 @@ class Sizing:
     Args:
         attributes: Attributes and a dim whose number of positions each of them is.
         derived: Expressions and the dims whose number of positions they must give.
+        pinned: Attributes that the code also computes values with; those go on with the old number.
     """
 
     attributes: dict[Attribute, Dim]
     derived: list[Tie]
+    pinned: frozenset[Attribute] = field(default_factory=frozenset)
 
     def values(self, count: Count) -> dict[Attribute, int]:
         """New values of all attributes, given how many positions dims keep."""
@@ -47,14 +49,15 @@ class Sizing:
         return [tie for tie in self.derived if _evaluated(tie.source, known, count) != count(tie.dim)]
 
 
-def settle(labels: Labels, ties: Iterable[Tie], values: Iterable[Source]) -> Sizing:
+def settle(labels: Labels, ties: Iterable[Tie], values: Iterable[Used]) -> Sizing:
     """State what the numbers demand: dims of one number keep equally many positions, so their positions go together.
 
     Args:
         labels: Where facts are written down.
         ties: Numbers that fix dims.
-        values: Sizes that the code uses as values (a scale ``head_dim ** -0.5``): their dims stay, since removing
-            positions would change the function silently.
+        values: Sizes that the code uses as values. Attributes in Python (``self.head_dim ** -0.5``) are pinned to the
+            old number. Others are not to be told apart from sizes (``x.shape[-1] ** -0.5``): their dims stay, since
+            removing positions would change the function silently.
 
     Returns:
         What attributes and expressions stand for.
@@ -71,12 +74,18 @@ def settle(labels: Labels, ties: Iterable[Tie], values: Iterable[Source]) -> Siz
                 attributes[tie.source] = tie.dim
         else:
             derived.append(tie)
-    for source in values:
-        for leaf in sources_in(source):
+    pinned: set[Attribute] = set()
+    for used in values:
+        leaves = list(sources_in(used.source))
+        of_attributes = [leaf for leaf in leaves if isinstance(leaf, Attribute)]
+        if used.in_python and len(of_attributes) == len(leaves):
+            pinned.update(of_attributes)
+            continue
+        for leaf in leaves:
             dim = leaf.dim if isinstance(leaf, DimSize) else attributes.get(leaf)
             if dim is not None:
                 labels.block(dim, "the code computes with its size (a scale), so another size is another function")
-    return Sizing(attributes, derived)
+    return Sizing(attributes, derived, frozenset(pinned))
 
 
 def _equal(labels: Labels, one: Dim, other: Dim) -> None:

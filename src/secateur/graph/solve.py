@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from secateur.graph.labels import Axis, Block, Dim, Labels
 
 __all__ = ["FIXED", "Solution", "solve"]
 
-Ids = npt.NDArray[np.int64]
+Ids = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
 
 FIXED = -1
 """The parent or class of positions that carry no label."""
@@ -39,34 +41,34 @@ class Solution:
 
     class_of: Ids
     parents: Ids
-    blocked: npt.NDArray[np.bool_]
+    blocked: Flags
     why: dict[int, str]
 
     @property
-    def is_unit(self) -> npt.NDArray[np.bool_]:
+    def is_unit(self) -> Flags:
         """Whether a class can be removed by itself, shape (classes,)."""
         derived = (self.parents != FIXED).any(axis=1)
-        units: npt.NDArray[np.bool_] = ~derived & ~self.blocked
+        units: Flags = ~derived & ~self.blocked
         return units
 
-    def removed(self, units: Iterable[int]) -> npt.NDArray[np.bool_]:
+    def removed(self, units: Iterable[int]) -> Flags:
         """Which classes go when these units go, shape (classes,)."""
         gone = np.zeros(len(self.parents) + 1, dtype=bool)  # the last entry stands for FIXED
         gone[list(units)] = True
         while True:
             following = gone[self.parents].any(axis=1)
             if not (following & ~gone[:-1]).any():
-                kept: npt.NDArray[np.bool_] = gone[:-1]
+                kept: Flags = gone[:-1]
                 return kept
             gone[:-1] |= following
 
     def classes(self, axis: Axis) -> Ids:
         """Class of every position of an axis, FIXED where it has no label."""
         if axis.atoms is None:
-            return np.full(axis.size, FIXED)
+            return np.full(axis.size, FIXED, dtype=np.int32)
         return self.class_of[axis.atoms]
 
-    def kept(self, dim: Dim, gone: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def kept(self, dim: Dim, gone: Flags) -> Flags:
         """Which positions of a dim stay, given the classes that go; shape (size of the dim,)."""
         going = np.zeros(1, dtype=bool)
         for axis in dim:
@@ -92,28 +94,28 @@ def solve(labels: Labels) -> Solution:
         class_of, number = _components(labels.num_atoms, left, right)
         of_class, conflicts = _parents_of_classes(class_of, number, whole, parents)
         lone = (conflicts == FIXED).any(axis=1)
-        blocks.append(Block(conflicts[lone].max(axis=1), "it is seen as a product with a size given from outside"))
         if lone.all():
             break
         left.append(conflicts[~lone, 0])
         right.append(conflicts[~lone, 1])
+    stuck = conflicts[lone].max(axis=1, initial=FIXED)
+    blocks.append(Block(stuck, "it is seen as a product with a size given from outside"))
     blocked, why = _blocked(blocks, class_of, of_class)
     return Solution(class_of, of_class, blocked, why)
 
 
 def _components(size: int, left: list[Ids], right: list[Ids]) -> tuple[Ids, int]:
     """Class of every label, and the number of classes."""
-    a = np.concatenate(left) if left else np.empty(0, dtype=np.int64)
-    b = np.concatenate(right) if right else np.empty(0, dtype=np.int64)
+    a, b = (np.concatenate([np.empty(0, dtype=np.int32), *side]) for side in (left, right))
     graph = scipy.sparse.coo_matrix((np.ones(len(a), dtype=np.int8), (a, b)), shape=(size, size))
     number, class_of = connected_components(graph, directed=False)
-    return class_of.astype(np.int64), int(number)
+    return class_of, int(number)
 
 
 def _definitions(labels: Labels) -> tuple[Ids, Ids]:
     """All definitions, label by label: the defined labels (n,) and their parents (n, 2)."""
-    wholes = [np.empty(0, dtype=np.int64)]
-    parents = [np.empty((0, 2), dtype=np.int64)]
+    wholes = [np.empty(0, dtype=np.int32)]
+    parents = [np.empty((0, 2), dtype=np.int32)]
     for definition in labels.definitions:
         outer, inner = definition.parts
         wholes.append(_atoms(definition.whole))
@@ -123,7 +125,7 @@ def _definitions(labels: Labels) -> tuple[Ids, Ids]:
 
 def _atoms(axis: Axis) -> Ids:
     """The labels of an axis, FIXED where it has none."""
-    return np.full(axis.size, FIXED) if axis.atoms is None else axis.atoms
+    return np.full(axis.size, FIXED, dtype=np.int32) if axis.atoms is None else axis.atoms
 
 
 def _parents_of_classes(class_of: Ids, number: int, whole: Ids, parents: Ids) -> tuple[Ids, Ids]:
@@ -131,37 +133,35 @@ def _parents_of_classes(class_of: Ids, number: int, whole: Ids, parents: Ids) ->
 
     A pair of a label and FIXED means that the label must stay.
     """
-    of_class = np.full((number, 2), FIXED, dtype=np.int64)
+    of_class = np.full((number, 2), FIXED, dtype=np.int32)
     if not len(whole):
-        return of_class, np.empty((0, 2), dtype=np.int64)
+        return of_class, np.empty((0, 2), dtype=np.int32)
     classes = class_of[whole]
-    mapped = np.where(parents == FIXED, FIXED, class_of[parents])
+    mapped = np.where(parents == FIXED, np.int32(FIXED), class_of[parents])
     # one definition a class is its representative; all others must have the same parents
-    _, first = np.unique(classes, return_index=True)
     chosen = np.empty(number, dtype=np.int64)
-    chosen[classes[first]] = first
-    of_class[classes[first]] = mapped[first]
-    model = chosen[classes]
+    chosen[classes[::-1]] = np.arange(len(whole))[::-1]
+    of_class[classes] = mapped[chosen[classes]]
     conflicts = []
     for part in range(2):
-        mine, theirs = parents[:, part], parents[model, part]
-        differ = mapped[:, part] != mapped[model, part]
-        conflicts.append(np.stack([mine[differ], theirs[differ]], axis=1))
+        differ = mapped[:, part] != of_class[classes, part]
+        theirs = parents[chosen[classes[differ]], part]
+        conflicts.append(np.stack([parents[differ, part], theirs], axis=1))
     return of_class, np.concatenate(conflicts)
 
 
-def _blocked(blocks: list[Block], class_of: Ids, parents: Ids) -> tuple[npt.NDArray[np.bool_], dict[int, str]]:
+def _blocked(blocks: Iterable[Block], class_of: Ids, parents: Ids) -> tuple[Flags, dict[int, str]]:
     """Which classes stay: those of blocked labels, then their parents, and those that depend on themselves."""
     blocked = np.zeros(len(parents), dtype=bool)
     why: dict[int, str] = {}
     for block in blocks:
-        for one in np.unique(class_of[block.atoms]).tolist():
-            why.setdefault(one, block.why)
-    blocked[list(why)] = True
+        here = np.unique(class_of[block.atoms])
+        why.update(dict.fromkeys(here[~blocked[here]].tolist(), block.why))
+        blocked[here] = True
     blocked[_cyclic(parents)] = True
     while True:
-        above = parents[blocked]
-        above = np.unique(above[above != FIXED])
+        above = np.unique(parents[blocked])
+        above = above[above != FIXED]
         if blocked[above].all():
             return blocked, why
         blocked[above] = True
@@ -170,10 +170,9 @@ def _blocked(blocks: list[Block], class_of: Ids, parents: Ids) -> tuple[npt.NDAr
 def _cyclic(parents: Ids) -> Ids:
     """Classes that are, through any number of steps, their own parents."""
     child, part = np.nonzero(parents != FIXED)
-    graph = scipy.sparse.coo_matrix(
-        (np.ones(len(child), dtype=np.int8), (child, parents[child, part])), shape=(len(parents), len(parents))
-    )
+    parent = parents[child, part]
+    graph = scipy.sparse.coo_matrix((np.ones(len(child), dtype=np.int8), (child, parent)), shape=(len(parents),) * 2)
     number, strong = connected_components(graph, directed=True, connection="strong")
     size = np.bincount(strong, minlength=number)
-    own = child[parents[child, part] == child]
-    return np.union1d(np.nonzero(size[strong] > 1)[0], own)
+    cyclic: Ids = np.union1d(np.nonzero(size[strong] > 1)[0], child[parent == child])
+    return cyclic

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dims, Labels
-from secateur.graph.provenance import AttributeSizes, Source
+from secateur.graph.provenance import AttributeSizes
 from secateur.graph.rules import rule_for
-from secateur.graph.watching import Tie, Watch
+from secateur.graph.watching import Tie, Used, Watch
 
 __all__ = ["Inputs", "Traced", "call_with", "named_tensors", "trace", "undisturbed"]
 
@@ -59,7 +59,7 @@ class Traced:
     labels: Labels
     dims: dict[str, Dims]
     ties: list[Tie]
-    values: list[Source]
+    values: list[Used]
     mixed: list[tuple[Any, str]]
     products: list[Any]
     touched: set[str]

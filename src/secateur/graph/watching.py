@@ -18,7 +18,7 @@ from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.labels import Dim
 from secateur.graph.provenance import DimSize, Size, Source
 
-__all__ = ["Tie", "Watch"]
+__all__ = ["Tie", "Used", "Watch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,14 @@ class Tie:
     source: Source
     dim: Dim
     where: str
+
+
+@dataclass(frozen=True, eq=False)
+class Used:
+    """A size that the code uses as a value; `in_python` if Python computes with it, not a function of torch."""
+
+    source: Source
+    in_python: bool
 
 
 class Watch(TorchFunctionMode):
@@ -41,12 +49,12 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self.capture = capture
         self.ties: list[Tie] = []
-        self.values: list[Source] = []
+        self.values: list[Used] = []
 
     def noted(self, what: str, source: Source, other: Source | int) -> None:
         """Take note of what a `Size` was used for; see `secateur.graph.provenance.Size`."""
         if what == "value":
-            self.values.append(source)
+            self.values.append(Used(source, in_python=True))
         elif isinstance(source, DimSize) and not isinstance(other, DimSize | int):
             self.ties.append(Tie(other, source.dim, "a comparison"))
         elif isinstance(other, DimSize) and not isinstance(source, DimSize):
@@ -57,7 +65,7 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         """Run the function, then note the numbers that it was given."""
         kwargs = kwargs or {}
-        if func is torch.Tensor.shape.__get__:  # type: ignore[attr-defined]
+        if func == _SHAPE:  # a wrapper that is made anew each time, so never the same object
             return self._sizes(args[0])
         if func is torch.Tensor.size:
             sizes = self._sizes(args[0])
@@ -66,6 +74,7 @@ class Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         given = _GIVEN.get(name)
         if given is None:
+            self._note_operands(name, args, kwargs)
             out = func(*args, **kwargs)
             self._hold_attention(name, args, kwargs, tensors_in(out))
             return out
@@ -78,6 +87,12 @@ class Watch(TorchFunctionMode):
         for number, dim in _placed(name, self.capture, numbers, args, out):
             self._fix(number, dim, name, tensors_in(out))
         return out
+
+    def _note_operands(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take note of sizes that torch itself computes with: ``x / self.head_dim``."""
+        if name.strip("_") in _ARITHMETIC:
+            sizes = [value for value in (*args, *kwargs.values()) if isinstance(value, Size)]
+            self.values += [Used(size.source, in_python=False) for size in sizes]
 
     def _hold_attention(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
@@ -145,6 +160,11 @@ def _one_from(position: int, name: str) -> Given:
     return given
 
 
+_SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_ARITHMETIC = frozenset(
+    "add radd sub rsub subtract mul rmul multiply div rdiv truediv rtruediv divide true_divide floor_divide pow rpow "
+    "remainder fmod lerp clamp fill masked_fill tensor as_tensor scalar_tensor".split()
+)
 _SHAPES: dict[str, Given] = {
     **dict.fromkeys(("view", "reshape", "expand", "view_copy"), _shape_from(1, "size", "shape")),
     **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn"), _shape_from(0, "size")),
@@ -154,6 +174,7 @@ _SHAPES: dict[str, Given] = {
     **dict.fromkeys(("broadcast_to",), _one_from(1, "size")),
 }
 _PARTS: dict[str, Given] = {
+    "chunk": lambda args, kwargs: [-1],  # a number of parts, whose sizes follow
     "split": _one_from(1, "split_size_or_sections"),
     "split_with_sizes": _one_from(1, "split_sizes"),
     "tensor_split": _one_from(1, "indices_or_sections"),

@@ -7,18 +7,19 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._names import Selector, match, owner_of, tied_names
-from secateur.surgery.refusals import refuse_tensor
 
-__all__ = ["check_maskable", "default_names", "eligible_names"]
+__all__ = ["Selectors", "check_maskable", "computed_by", "default_names", "eligible_names", "find", "unmaskable"]
 
-_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
+Selectors = Iterable[Selector] | Selector | None
+"""Globs over dotted parameter names, module types, one of these, or None."""
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
-def eligible_names(
-    model: nn.Module, include: Iterable[Selector] | Selector | None, exclude: Iterable[Selector] | Selector | None
-) -> list[str]:
+def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> list[str]:
     """Names of the parameters to mask.
 
     Args:
@@ -32,17 +33,15 @@ def eligible_names(
 
     Raises:
         InvalidInputError: A selector matches nothing, or nothing is left.
-        UnsupportedError: One of the parameters cannot be masked.
+        UnsupportedError: One of the parameters cannot be masked. Where nothing was included by name, weights that are
+            computed from others are left out instead, as long as any are left.
     """
     first = {name: names[0] for names in tied_names(model).values() for name in names}
-    chosen = default_names(model) if include is None else [first[n] for n in match(model, _listed(include))]
-    dropped = {first[n] for n in match(model, _listed(exclude))} if exclude is not None else set()
-    names = [name for name in dict.fromkeys(chosen) if name not in dropped]
+    chosen = default_names(model) if include is None else [first[n] for n in match(model, include)]
+    dropped = set() if exclude is None else {first[n] for n in match(model, exclude)}
+    names = [name for name in dict.fromkeys(first.values()) if name in set(chosen) - dropped]
     if include is None:
-        computed = [name for name in names if _computed_by(model, name)]
-        names = [name for name in names if name not in computed]
-        if computed and not names:
-            check_maskable(model, computed[0])
+        names = [name for name in names if not computed_by(model, name)] or names
     if not names:
         raise InvalidInputError(
             f"nothing in {type(model).__name__} is left to mask.",
@@ -59,62 +58,91 @@ def default_names(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if _is_weight(model, name, parameter)]
 
 
-def check_maskable(model: nn.Module, name: str, mask: Tensor | None = None) -> None:
-    """Refuse a parameter or a mask that cannot be held.
+def find(model: nn.Module, name: str) -> nn.Parameter:
+    """A parameter by any of its names.
+
+    Raises:
+        InvalidInputError: There is no such parameter.
+        UnsupportedError: There is such a tensor, but it is computed from parameters.
+    """
+    module, leaf = owner_of(model, name)
+    parameter = module._parameters.get(leaf)
+    if parameter is None:
+        _refuse_computed(model, name)
+        raise InvalidInputError(
+            f"{type(model).__name__} has no parameter {name!r}.",
+            has=", ".join([n for n, _ in model.named_parameters()][:8]) or "none",
+        )
+    return parameter
+
+
+def check_maskable(model: nn.Module, name: str) -> None:
+    """Refuse a parameter whose zeros cannot be held.
+
+    Args:
+        model: The model.
+        name: Name of one of its parameters.
 
     Raises:
         UnsupportedError: The parameter is lazy, sparse, quantized …, or a weight is computed from it.
-        InvalidInputError: The mask is not bool, or the call is made inside inference mode.
     """
-    if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool):
-        raise InvalidInputError(
-            f"the mask for {name!r} is not a bool tensor (True = kept).",
-            found=mask.dtype if isinstance(mask, Tensor) else type(mask).__name__,
-            fix="mask != 0 makes one of numbers",
-        )
-    why = _computed_by(model, name)
+    _refuse_computed(model, name)
+    why = unmaskable(find(model, name))
+    if why:
+        raise UnsupportedError(f"cannot mask {name!r}: {why[0]}.", fix=why[1])
+
+
+def unmaskable(tensor: Tensor) -> tuple[str, str] | None:
+    """Why a tensor cannot be masked and what to do, None if it can."""
+    if nn.parameter.is_lazy(tensor):
+        return "it is a lazy parameter that has no shape yet", "run one forward pass first"
+    if tensor.is_quantized:
+        return "it is quantized", "mask the float model, then quantize it"
+    if tensor.layout != torch.strided:
+        return f"its layout is {tensor.layout}", "parameter.to_dense()"
+    if _compat.has_inner_tensors(tensor):
+        return "its class keeps the data in other tensors (of one rank, or packed)", "mask the plain model first"
+    if tensor.is_inference():
+        return "it was made inside torch.inference_mode()", "make the model outside inference mode"
+    return None
+
+
+def computed_by(model: nn.Module, name: str) -> str:
+    """Names of the parametrizations, hooks or pruning methods that a parameter is part of or that make it; or ''."""
+    path, _, rest = f".{name}".partition(".parametrizations.")
+    if rest:
+        module, leaf = model.get_submodule(path[1:]), rest.partition(".")[0]
+    else:
+        module, leaf = owner_of(model, name)
+    if nn.utils.parametrize.is_parametrized(module, leaf):
+        return ", ".join(type(part).__name__.lstrip("_") for part in _parts(module, leaf))
+    for hook in module._forward_pre_hooks.values():
+        made = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
+        if isinstance(made, str) and leaf in (made, f"{made}_g", f"{made}_v", f"{made}_orig"):
+            return type(hook).__name__
+    return ""
+
+
+def _is_weight(model: nn.Module, name: str, parameter: Tensor) -> bool:
+    """Whether a parameter is masked when nothing is said."""
+    if nn.parameter.is_lazy(parameter):
+        return True
+    module, leaf = owner_of(model, name)
+    return parameter.dim() > 1 and "bias" not in leaf and not isinstance(module, _NORMS)
+
+
+def _refuse_computed(model: nn.Module, name: str) -> None:
+    """Refuse weights that are computed from parameters, and the parameters that they are computed from."""
+    why = computed_by(model, name)
     if why:
         raise UnsupportedError(
             f"cannot mask {name!r}: it is computed by, or is part of, {why}.",
             why="zeros in the parts of a computed weight are no zeros in the weight",
             fix="remove the parametrization first (remove_parametrizations, prune.remove), then mask the plain weight",
         )
-    module, leaf = owner_of(model, name)
-    parameter = module._parameters.get(leaf)
-    if parameter is not None:
-        refuse_tensor(name, parameter)
-
-
-def _is_weight(model: nn.Module, name: str, parameter: Tensor) -> bool:
-    """Whether a parameter is masked when nothing is said."""
-    module, leaf = owner_of(model, name)
-    if isinstance(parameter, nn.parameter.UninitializedParameter):
-        return True
-    return parameter.dim() > 1 and "bias" not in leaf and not isinstance(module, _NORMS)
-
-
-def _computed_by(model: nn.Module, name: str) -> str:
-    """Names of the parametrizations, hooks or pruning methods that a parameter is part of or that make it; or ''."""
-    prefix, _, _ = name.partition(".parametrizations.")
-    path, leaf = (prefix, name[len(prefix) :].split(".")[2]) if ".parametrizations." in name else (None, "")
-    if name.startswith("parametrizations."):
-        path, leaf = "", name.split(".")[1]
-    module, own = owner_of(model, name) if path is None else (model.get_submodule(path), leaf)
-    if nn.utils.parametrize.is_parametrized(module, own):
-        return ", ".join(type(part).__name__.lstrip("_") for part in _parts(module, own))
-    for hook in module._forward_pre_hooks.values():
-        made = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
-        if isinstance(made, str) and own in (made, f"{made}_g", f"{made}_v", f"{made}_orig"):
-            return type(hook).__name__
-    return ""
 
 
 def _parts(module: nn.Module, leaf: str) -> list[nn.Module]:
     """The parametrizations of one tensor."""
     parts = module.parametrizations
     return list(parts[leaf].children()) if isinstance(parts, nn.ModuleDict) else []
-
-
-def _listed(selectors: Iterable[Selector] | Selector) -> list[Selector]:
-    """One or several selectors, as a list."""
-    return [selectors] if isinstance(selectors, str | type) else list(selectors)

@@ -4,33 +4,39 @@ Two global hooks of ``torch.optim`` serve every optimizer that holds a masked pa
 `prune_` or made later (for a deep copy, in a resumed run). Gradients are masked as they arrive, by a hook on each
 parameter, so that clipping and momentum see kept entries only. Then, around a step:
 
-- *before*, gradients, weights and state that have been changed since they were masked are masked again;
+- *before* the update (and after the closure, if there is one), gradients, weights and state that have been changed
+  since they were masked are masked again;
 - *after*, every masked weight is set to zero, unless that is known to be so already.
 
 It is known where the step is elementwise (a weight of 0 with gradient 0 and cleared state stays 0) and nothing has
 interfered, as version counters show. That matters for large tensors only, where masking once more would cost as much as
-masking the gradient; there a window that moves on with each step is looked at instead.
+masking the gradient; there a window that moves on with each step is looked at before it instead.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from secateur.masks import registry
+from secateur.masks.mask import Mask
+from secateur.masks.state import clear_state_, fill_neutral_, group_of, neutral_period, state_evidence
 from secateur.surgery.rules import rule_of
 
-if TYPE_CHECKING:
-    from secateur.masks.mask import Mask
-
-__all__ = ["desk_of", "desks_with", "settle", "start"]
+__all__ = ["Desk", "desks_with", "meet", "settle"]
 
 
 @dataclass
@@ -39,103 +45,163 @@ class Desk:
 
     Args:
         masks: Masks of the parameters that it holds.
-        settled: Masks (by key) at whose masked places its state has been cleared since they were set.
+        settled: Key of each mask at whose masked places the state has been cleared since it was set, and what the state
+            looked like then (see `state_evidence`).
         neutral_due: Step at which second moments at masked places get their neutral value again, by the mask's key.
         step: Steps that were seen.
     """
 
     masks: list[Mask] = field(default_factory=list)
-    settled: set[int] = field(default_factory=set)
+    settled: dict[int, object] = field(default_factory=dict)
     neutral_due: dict[int, int] = field(default_factory=dict)
     step: int = 0
-    seen: tuple[int, int] = (-1, -1)
-    with_closure: bool = False
+    _seen: object = None
 
-    def unsettle(self, *_: object) -> None:
-        """Forget that the state has been cleared: it has been loaded, or a mask has changed."""
-        self.settled.clear()
-        self.neutral_due.clear()
+    def refresh(self, optimizer: Optimizer) -> None:
+        """Bring the list of masks up to date with the optimizer's groups."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        seen = registry.epoch(), [id(p) for p in parameters]
+        if seen == self._seen and not any(mask.is_lost for mask in self.masks):
+            return
+        found = (registry.mask_of(p) for p in parameters)
+        self.masks = [mask for mask in found if mask is not None]
+        keys = {mask.key for mask in self.masks}
+        self.settled = {key: value for key, value in self.settled.items() if key in keys}
+        self.neutral_due = {key: value for key, value in self.neutral_due.items() if key in keys}
+        self._seen = seen
+
+    def is_settled(self, optimizer: Optimizer, mask: Mask) -> bool:
+        """Whether the state has been cleared at masked places and is still the same."""
+        return self.settled.get(mask.key, _NEVER) == state_evidence(optimizer, mask)
 
 
+_NEVER = object()
 _DESKS: weakref.WeakKeyDictionary[Optimizer, Desk] = weakref.WeakKeyDictionary()
-_started = False
 
 
-def start() -> None:
-    """Have torch call us around every optimizer's step; once a process."""
-    global _started
-    if not _started:
-        register_optimizer_step_pre_hook(torch.compiler.disable(_before))
-        register_optimizer_step_post_hook(torch.compiler.disable(_after))
-        _started = True
-
-
-def desk_of(optimizer: Optimizer) -> Desk:
-    """What is known about an optimizer, with its list of masks up to date."""
-    desk = _DESKS.get(optimizer)
-    if desk is None:
-        desk = _DESKS[optimizer] = Desk()
-        optimizer.register_load_state_dict_post_hook(desk.unsettle)
-    seen = registry.epoch(), sum(len(group["params"]) for group in optimizer.param_groups)
-    if seen != desk.seen:
-        found = (registry.mask_of(p) for group in optimizer.param_groups for p in group["params"])
-        desk.masks = [mask for mask in found if mask is not None]
-        desk.settled &= {mask.key for mask in desk.masks}
-        desk.seen = seen
-    return desk
+def meet(optimizers: Iterable[Optimizer]) -> None:
+    """Know optimizers from now on, not only from their next step."""
+    for optimizer in optimizers:
+        _desk_of(optimizer)
 
 
 def desks_with(mask: Mask) -> list[tuple[Optimizer, Desk]]:
-    """Optimizers, among those that have been seen, that hold the mask's parameter."""
-    return [(optimizer, desk) for optimizer, desk in _DESKS.items() if any(m is mask for m in desk.masks)]
+    """Optimizers, among those that are known, that hold the mask's parameter."""
+    return [(optimizer, desk) for optimizer, desk in _all_desks() if any(held is mask for held in desk.masks)]
 
 
-def settle(optimizer: Optimizer, desk: Desk) -> None:
-    """Clear the state at places that were masked since it was last cleared, and keep neutral values from decaying."""
-    from secateur.masks.state import clear_state_, fill_neutral_, neutral_period
+def settle(masks: Iterable[Mask]) -> None:
+    """Clear the state that known optimizers have at the masked places of some masks, where it has not been done yet."""
+    for mask in masks:
+        for optimizer, desk in desks_with(mask):
+            _settle(optimizer, desk, [mask])
 
+
+def _all_desks() -> list[tuple[Optimizer, Desk]]:
+    """What is known about each known optimizer."""
+    return [(optimizer, _desk_of(optimizer)) for optimizer in list(_DESKS)]
+
+
+def _desk_of(optimizer: Optimizer) -> Desk:
+    """What is known about an optimizer, up to date."""
+    desk = _DESKS.get(optimizer)
+    if desk is None:
+        desk = _DESKS[optimizer] = Desk()
+    desk.refresh(optimizer)
+    return desk
+
+
+def _settle(optimizer: Optimizer, desk: Desk, masks: Iterable[Mask]) -> None:
+    """Clear the state at masked places, where it has not been since the mask was set or the state changed."""
+    for mask in masks:
+        if not desk.is_settled(optimizer, mask):
+            _clear(optimizer, desk, mask)
+
+
+def _clear(optimizer: Optimizer, desk: Desk, mask: Mask) -> None:
+    """Clear one parameter's state at masked places."""
+    clear_state_(optimizer, mask)
+    desk.settled[mask.key] = state_evidence(optimizer, mask)
+    desk.neutral_due[mask.key] = 0
+
+
+def _fill_neutral(optimizer: Optimizer, desk: Desk) -> None:
+    """Give second moments at masked places their neutral value, where it is due."""
     for mask in desk.masks:
-        key = mask.key
-        if key not in desk.settled:
-            clear_state_(optimizer, mask)
-            desk.settled.add(key)
-            desk.neutral_due[key] = desk.step + 1
-        if desk.step >= desk.neutral_due.get(key, 0) and fill_neutral_(optimizer, mask):
-            group = next(g for g in optimizer.param_groups if any(p is mask.parameter for p in g["params"]))
-            desk.neutral_due[key] = desk.step + neutral_period(group)
+        if desk.step >= desk.neutral_due[mask.key] and fill_neutral_(optimizer, mask):
+            desk.neutral_due[mask.key] = desk.step + neutral_period(group_of(optimizer, mask.parameter))
 
 
-def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before any optimizer's step."""
-    desk = desk_of(optimizer)
+@registry.at_first_mask
+def _start() -> None:
+    """Have torch call us around every optimizer's step."""
+    why = "masks are held outside the graph: compile the step with fullgraph=False"
+    register_optimizer_step_pre_hook(torch.compiler.disable(_before, reason=why))
+    register_optimizer_step_post_hook(torch.compiler.disable(_after, reason=why))
+
+
+def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Before any optimizer's step; its closure, if it has one, comes back with masking added."""
+    desk = _desk_of(optimizer)
     if not desk.masks:
-        return
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    desk.with_closure = closure is not None
-    settle(optimizer, desk)
+        return None
+    _settle(optimizer, desk, desk.masks)
+    _fill_neutral(optimizer, desk)
     for mask in desk.masks:
         mask.prepare_step()
     desk.step += 1
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], _guarded(args[1], desk), *args[2:]), kwargs
+    if callable(kwargs.get("closure")):
+        return args, {**kwargs, "closure": _guarded(kwargs["closure"], desk)}
+    return None
+
+
+def _guarded(closure: Callable[[], Any], desk: Desk) -> Callable[[], Any]:
+    """The closure, after which what it has changed is masked again."""
+
+    def guarded() -> Any:
+        loss = closure()
+        for mask in desk.masks:
+            mask.prepare_step()
+        return loss
+
+    return guarded
 
 
 def _after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """After any optimizer's step."""
-    desk = desk_of(optimizer)
+    desk = _desk_of(optimizer)
     if not desk.masks:
         return
-    elementwise = rule_of(optimizer).elementwise and not desk.with_closure
-    sound = {id(p) for g in optimizer.param_groups if elementwise and _is_tame(g) for p in g["params"]}
+    elementwise = rule_of(optimizer).elementwise
+    wild = {id(p) for g in optimizer.param_groups if elementwise and not _is_tame(g) for p in g["params"]}
+    separate = elementwise and _is_alone(optimizer)
     for mask in desk.masks:
-        untouched = mask.grad_is_clean()
-        if not untouched:
-            desk.settled.discard(mask.key)
-        mask.finish_step(sound=untouched and id(mask.parameter) in sound and not _is_coarse(mask.parameter))
+        parameter = mask.parameter
+        clean = mask.key in desk.settled and mask.grad_is_clean() and id(parameter) not in wild
+        mask.finish_step(sound=clean and separate and not _is_coarse(parameter))
+        if not clean:
+            mask.clear_grad_()
+            _clear(optimizer, desk, mask)
+            continue
+        if not separate:  # a nan in one gradient may have spread to all, or a hook written something
+            clear_state_(optimizer, mask, neutral=False)
+        desk.settled[mask.key] = state_evidence(optimizer, mask)
+
+
+def _is_alone(optimizer: Optimizer) -> bool:
+    """Whether nobody else has hooks around the step, which may write to weights or gradients."""
+    others = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return not others and len(_global_optimizer_pre_hooks) == len(_global_optimizer_post_hooks) == 1
 
 
 def _is_tame(group: dict[str, Any]) -> bool:
-    """Whether the options keep 0 · lr / (0 + eps) at 0."""
+    """Whether the options keep 0 · (1 − lr · decay) − lr · 0 / (0 + eps) at 0.0, neither nan nor −0.0."""
     lr = group.get("lr", 0.0)
-    return group.get("eps", 1.0) > 0.0 and (isinstance(lr, Tensor) or math.isfinite(lr))
+    if isinstance(lr, Tensor) and lr.device.type != "cpu":
+        return False  # to look at it would make the CPU wait
+    return group.get("eps", 1.0) > 0.0 and math.isfinite(lr) and lr * group.get("weight_decay", 0.0) < 1.0
 
 
 def _is_coarse(parameter: Tensor) -> bool:

@@ -1,8 +1,7 @@
-"""One parameter's mask: kept as bits beside the parameter, applied to it, to its gradient, and following it.
+"""One parameter's mask: applied to the parameter and its gradient, and going where the parameter goes.
 
-The mask of a parameter is stored in the ``__dict__`` of the module that owns the parameter, so that a deep copy or a
-pickle of the module (or of any part of it) carries it along; names of parameters and keys of state dicts do not change.
-It reaches the parameter through a weak reference, and is found from the parameter by `mask_of`.
+It reaches the parameter through a weak reference and is found from it by `registry.mask_of`; where it is stored is the
+subject of `secateur.masks.slots`.
 """
 
 from __future__ import annotations
@@ -10,270 +9,250 @@ from __future__ import annotations
 import copy
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from secateur._errors import ShapeError
-from secateur.masks import keeper, registry
-from secateur.masks.packing import clear_, clear_packed_, count_kept, pack, unpack, words_for
+from secateur._errors import ShapeError, UnsupportedError
+from secateur.masks import registry
+from secateur.masks.bits import Bits
 from secateur.masks.registry import mask_of
 from secateur.surgery import Change, Do, finder, holder
 
-__all__ = ["Mask", "masks_in"]
-
-_SLOT = "_secateur_masks"
-"""Key in the ``__dict__`` of a module: {short parameter name: Mask}."""
+__all__ = ["Mask"]
 
 _KEYS = itertools.count()
 
 _SMALL = 1 << 16
 """Entries of a tensor that is masked in full after every step in any case: it costs a few microseconds."""
 
-
-def masks_in(module: nn.Module) -> dict[str, Mask]:
-    """The masks of the parameters that `module` itself owns, by short name; the dict itself, so that it can change."""
-    found: dict[str, Mask] = vars(module).setdefault(_SLOT, {})
-    return found
+_WINDOW = 1 << 14
+"""Entries of a larger tensor that are looked at before each step."""
 
 
 class Mask:
-    """Which entries of one parameter are kept; see `secateur.masks.Masks` for those of a model.
+    """Which entries of one parameter are kept, in force from the moment it is made; see `secateur.Masks` for a model's.
 
     Args:
         parameter: The parameter. It is not changed yet; `apply_` zeroes the masked entries.
-        mask: Bool of the parameter's shape, True = kept.
-        lean: Keep bits only (0.125 bytes a weight) instead of bits and words of the parameter's width (4.125 for
-            float32). Slower to apply.
+        bits: The mask itself, of the parameter's shape.
 
     Attributes:
         key: A number that no other mask has, and that changes with the mask, so that what was derived from it is seen
             to be out of date.
-        followers: Weak references to masks of copies that follow this one.
+        salvage: The weights as they were loaded, if that put values at masked places; kept until training goes on, for
+            the case that the masks which belong to them are loaded after them.
+        is_active: Whether it is in force; False once it has been released.
     """
 
-    def __init__(self, parameter: nn.Parameter, mask: Tensor, *, lean: bool = False) -> None:
-        self.lean = lean
-        self.followers: list[weakref.ref[Mask]] = []
-        self._shape = mask.shape
-        self._bits = pack(mask.to(parameter.device))
-        self.bind(parameter)
+    def __init__(self, parameter: nn.Parameter, bits: Bits) -> None:
+        self.bits = bits
+        self._followers: list[weakref.ref[Mask]] = []
+        self._leader: weakref.ref[Mask] | None = None
+        self._bind(parameter)
 
-    def bind(self, parameter: nn.Parameter) -> None:
-        """Belong to `parameter` from now on (a copy, or one that a loader has put in place of the old one)."""
-        self._reference = weakref.ref(parameter)
-        self.key = next(_KEYS)
-        self._hook: Any = None
-        self._words: Tensor | None = None
-        self._seen: tuple[int, int] | None = None
-        self._seen_grad: tuple[weakref.ref[Tensor], int] | None = None
+    def _bind(self, parameter: nn.Parameter) -> None:
+        """Belong to a parameter."""
+        self._parameter: Callable[[], nn.Parameter | None] = weakref.ref(parameter)
+        self.is_active = True
+        self.salvage: Tensor | None = None
+        self._renew()
         self._window = 0
         registry.enter(parameter, self)
-        keeper.start()
-        self._hook_gradient(parameter)
+        self._hook = _hook_gradient(parameter)
+
+    def _renew(self) -> None:
+        """Take nothing for granted any more: the mask is another one."""
+        self.key = next(_KEYS)
+        self._seen: tuple[int, int] | None = None
+        self._seen_grad: tuple[weakref.ref[Tensor], int] | None = None
 
     def release(self) -> None:
-        """Let go of the parameter; its zeros stay where they are."""
+        """Let go of the parameter, and have the followers let go; zeros stay where they are."""
+        self.is_active = False
+        self.salvage = None
         if self._hook is not None:
             self._hook.remove()
-        parameter = self._reference()
+        parameter = self._parameter()
         if parameter is not None:
             registry.leave(parameter, self)
+        for follower in self.followers():
+            follower.release()
 
     @property
     def parameter(self) -> nn.Parameter:
         """The parameter that is masked."""
-        found = self._reference()
+        found = self._parameter()
         if found is None:
-            raise ReferenceError("the masked parameter no longer exists: it was replaced or its module deleted")
+            raise ReferenceError("the masked parameter no longer exists: it was replaced, or its module deleted")
         return found
 
     @property
-    def value(self) -> Tensor:
-        """The mask as bool, True = kept: a new tensor of the parameter's shape, on its device."""
-        return unpack(self._bits, self._shape)
+    def is_lost(self) -> bool:
+        """Whether the parameter no longer exists."""
+        return self._parameter() is None
 
-    @property
-    def bits(self) -> Tensor:
-        """The mask as bits, uint8, row-major, the first entry in the lowest bit; not a copy."""
-        return self._bits
+    def set(self, bits: Bits) -> None:
+        """Take another mask; weights, gradients, optimizer state and followers are left to the caller."""
+        self.bits = bits
+        self.salvage = None
+        self._renew()
 
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of the mask."""
-        return self._shape
+    # ---- averages of the model, which follow its masks
 
-    @property
-    def num_zeros(self) -> int:
-        """Number of masked entries."""
-        return self._shape.numel() - count_kept(self._bits)
+    def lead(self, follower: Mask) -> None:
+        """Have the mask of a copy of the parameter follow this one."""
+        if all(known is not follower for known in self.followers()):
+            self._followers.append(weakref.ref(follower))
+            follower._leader = weakref.ref(self)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that this mask holds at the moment."""
-        words = 0 if self._words is None else self._words.numel() * self._words.element_size()
-        return self._bits.numel() + words
-
-    def set(self, mask: Tensor) -> None:
-        """Take another mask of the parameter's shape; followers take it too. Weights and state are left to others.
-
-        Raises:
-            ShapeError: The mask has another shape than the parameter.
-        """
-        if mask.shape != self.parameter.shape:
-            raise ShapeError(
-                "the mask has another shape than the parameter.",
-                mask=tuple(mask.shape),
-                parameter=tuple(self.parameter.shape),
-            )
-        self.reshape(mask)
-        for follower in self.live_followers():
-            follower.set(mask)
-
-    def reshape(self, mask: Tensor) -> None:
-        """Take a mask of whatever shape the parameter has, or is about to have."""
-        self.key = next(_KEYS)
-        self._shape = mask.shape
-        self._bits = pack(mask.to(self.parameter.device))
-        self._words = self._seen = self._seen_grad = None
-
-    def live_followers(self) -> Iterator[Mask]:
-        """Masks of copies (averages) that follow this one."""
-        self.followers = [reference for reference in self.followers if reference() is not None]
-        for reference in self.followers:
-            follower = reference()
-            if follower is not None:
-                yield follower
+    def followers(self) -> Iterator[Mask]:
+        """Masks of copies that follow this one."""
+        living = (reference() for reference in list(self._followers))
+        return (mask for mask in living if mask is not None and mask.is_active)
 
     # ---- applying
 
-    def clear_(self, tensor: Tensor) -> None:
-        """Zero the masked entries of a tensor of the parameter's shape (itself, a moment), whatever they hold."""
-        if tensor.layout == torch.sparse_coo:
-            self._clear_sparse(tensor)
-        elif self.lean or tensor.numel() == 0:
-            clear_packed_(tensor, self._bits_on(tensor.device))
-        elif self._fits(tensor):
-            clear_(tensor, self._words_for(tensor))
-        else:
-            clear_(tensor, words_for(tensor, self.value))
-
     def apply_(self) -> None:
         """Zero the masked weights, and their gradients if there are any."""
-        parameter = self.parameter
-        self.clear_(parameter)
-        self._seen = _evidence(parameter)
+        self.salvage = None
+        self._clear_weights_()
         self.clear_grad_()
+
+    def apply_to_loaded_(self) -> None:
+        """Zero masked weights that have just been loaded, and keep them aside if that changes anything."""
+        loaded = self.parameter.detach().clone()
+        self.apply_()
+        self.salvage = None if _same(loaded, self.parameter) else loaded
+
+    def apply_to_given_(self) -> None:
+        """The same for a new parameter, whose data may be somebody else's: it gets data of its own instead."""
+        given = self.parameter.data
+        cleared = given.clone()
+        self.bits.clear_(cleared)
+        if not _same(given, cleared):
+            self.parameter.data = cleared
+            self.salvage = given
+        self._seen = _evidence(self.parameter)
+
+    def is_untouched(self) -> bool:
+        """Whether the weights are as they were when they were masked last, as far as autograd can see."""
+        return self._seen == _evidence(self.parameter)
 
     def clear_grad_(self) -> None:
         """Zero the gradients of masked weights."""
         gradient = self.parameter.grad
-        if gradient is not None:
-            self.clear_(gradient)
-            self._seen_grad = weakref.ref(gradient), gradient._version
+        if gradient is None:
+            return
+        try:
+            self.bits.clear_(gradient)
+        except UnsupportedError:  # set by hand, with expand()
+            gradient = self.parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
+            self.bits.clear_(gradient)
+        self._seen_grad = weakref.ref(gradient), gradient._version
 
     def grad_is_clean(self) -> bool:
         """Whether the gradient is the one that was masked last, unchanged since (or there is none)."""
-        gradient = self.parameter.grad
-        if gradient is None:
-            return True
-        return (
-            self._seen_grad is not None and self._seen_grad[0]() is gradient and self._seen_grad[1] == gradient._version
-        )
+        gradient, seen = self.parameter.grad, self._seen_grad
+        return gradient is None or (seen is not None and seen[0]() is gradient and seen[1] == gradient._version)
 
     def prepare_step(self) -> None:
-        """Before an optimizer's step: what has been changed since it was masked is masked again."""
-        parameter = self.parameter
-        if not self.grad_is_clean():
+        """Before an optimizer changes the weights: what has been written to since it was masked is masked again."""
+        parameter, gradient = self.parameter, self.parameter.grad
+        self._move_window(parameter)
+        if not self.is_untouched() or not self._window_is_clear(parameter):
+            _check_shape(parameter, self.bits.shape)
+            self._clear_weights_()
+        if not self.grad_is_clean() or (gradient is not None and not self._window_is_clear(gradient)):
             self.clear_grad_()
-        if self._seen != _evidence(parameter):
-            self.clear_(parameter)
-        if self._hook is None:
-            self._hook_gradient(parameter)
+        self.salvage = None
 
     def finish_step(self, *, sound: bool) -> None:
         """After an optimizer's step: masked weights are zero.
 
         Args:
             sound: The step is known to keep a weight of 0 with a gradient of 0 at 0, and nothing has interfered. Then
-                a large tensor is not masked again but a window of it is looked at, a different one each time; it shows
-                what autograd's version counters do not: writes through ``.data``.
+                a large tensor, which was clean before, is not masked again.
         """
-        parameter = self.parameter
-        if not (sound and self._window_is_clean(parameter)):
-            self.clear_(parameter)
-        self._seen = _evidence(parameter)
-
-    def _window_is_clean(self, parameter: Tensor) -> bool:
-        """Whether the next window of a large CPU tensor has only zeros at masked places."""
-        if parameter.numel() <= _SMALL or parameter.device.type != "cpu" or not parameter.is_contiguous():
-            return False
-        start = self._window if self._window < parameter.numel() else 0
-        self._window = start + _SMALL
-        weights = parameter.detach().flatten()[start : start + _SMALL]
-        if self.lean or not self._fits(parameter):
-            masked = weights.clone()
-            clear_packed_(masked, self._bits[start // 8 : (start + _SMALL) // 8])
+        if sound and self._is_large(self.parameter):
+            self._seen = _evidence(self.parameter)
         else:
-            words = self._words_for(parameter).flatten(0, parameter.dim() - 1)
-            masked = clear_(weights.clone(), words[start : start + _SMALL])
-        return _same_bits(masked, weights)
+            self._clear_weights_()
 
-    def _fits(self, tensor: Tensor) -> bool:
-        """Whether the words made for the parameter serve this tensor as well."""
-        parameter = self.parameter
-        return (
-            tensor.dtype == parameter.dtype
-            and tensor.device == parameter.device
-            and tensor.stride() == parameter.stride()
-        )
+    def _clear_weights_(self) -> None:
+        """Zero the masked weights, and remember what they look like."""
+        self.bits.clear_(self.parameter, own=True)
+        self._seen = _evidence(self.parameter)
 
-    def _words_for(self, tensor: Tensor) -> Tensor:
-        """The words, made again when dtype, device or memory order have changed."""
-        words = self._words
-        stale = words is None or words.device != tensor.device or words.element_size() != _width(tensor)
-        if stale or words is None or words.stride()[: tensor.dim()] != _word_strides(tensor):
-            words = self._words = words_for(tensor, self.value)
-        return words
+    def _move_window(self, parameter: Tensor) -> None:
+        """Look at another part of a large tensor than the last time."""
+        following = self._window + _WINDOW
+        self._window = following if following < parameter.numel() else 0
 
-    def _bits_on(self, device: torch.device) -> Tensor:
-        """The bits on a device; they move there for good, since the parameter has."""
-        if self._bits.device != device and self.parameter.device == device:
-            self._bits = self._bits.to(device)
-        return self._bits.to(device)
+    def _window_is_clear(self, tensor: Tensor) -> bool:
+        """Whether a large parameter, or its gradient, has only zeros at the masked places of the window.
 
-    def _clear_sparse(self, gradient: Tensor) -> None:
-        """Zero masked entries of a sparse COO gradient (a sparse embedding's) in place."""
-        dense = gradient.coalesce()
-        index = dense.indices()
-        kept = self.value.to(dense.device)[tuple(index)]
-        values = torch.where(kept, dense.values(), torch.zeros((), dtype=dense.dtype, device=dense.device))
-        gradient.copy_(torch.sparse_coo_tensor(index, values, dense.shape, check_invariants=False))
+        It shows what autograd's version counters do not: writes through ``.data``. Small tensors are masked after every
+        step and need no such look.
+        """
+        return not self._is_large(tensor) or self.bits.is_clear(tensor, self._window, self._window + _WINDOW)
 
-    def _hook_gradient(self, parameter: nn.Parameter) -> None:
-        """Have gradients masked as they arrive, from the time on when the parameter wants any."""
-        if parameter.requires_grad and parameter.is_leaf:
-            self._hook = parameter.register_post_accumulate_grad_hook(_clear_gradient)
+    def _is_large(self, tensor: Tensor) -> bool:
+        """Whether masking once more would cost something; on other devices than the CPU it does not."""
+        return tensor.numel() > _SMALL and tensor.device.type == "cpu" and self.bits.is_flat(tensor)
 
     # ---- copies
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mask:
-        """A mask of the parameter's copy, with memory of its own."""
-        twin = copy.deepcopy(self.parameter, memo)
-        return Mask(twin, self.value, lean=self.lean)
+        """A mask of the parameter's copy, with memory of its own; copies of followers follow it."""
+        twin = memo[id(self)] = Mask.__new__(Mask)
+        twin.__setstate__({**self.__getstate__(), "parameter": copy.deepcopy(self._parameter(), memo)})
+        twin.bits = self.bits.copy()
+        for follower in self.followers():
+            if id(follower) in memo:
+                twin.lead(memo[id(follower)])
+        leader = self._leader and self._leader()
+        if leader is not None and id(leader) in memo:
+            memo[id(leader)].lead(twin)
+        return twin
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickling together with the module that owns the parameter."""
-        return {"parameter": self.parameter, "bits": self._bits, "shape": self._shape, "lean": self.lean}
+        return {
+            "parameter": self._parameter(),
+            "packed": self.bits.packed,
+            "shape": tuple(self.bits.shape),
+            "lean": self.bits.lean,
+            "is_active": self.is_active,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Belong to the parameter that was loaded, hooks included."""
-        self.lean, self._shape, self._bits = state["lean"], torch.Size(state["shape"]), state["bits"]
-        self.followers = []
-        self.bind(state["parameter"])
+        self.bits = Bits(state["packed"], torch.Size(state["shape"]), lean=state["lean"])
+        self._followers, self._leader, self._hook = [], None, None
+        if state["is_active"] and state["parameter"] is not None:
+            self._bind(state["parameter"])
+        else:
+            self.is_active, self.salvage, self._parameter = state["is_active"], None, _nothing
+            self._renew()
+
+
+def _nothing() -> None:
+    """A weak reference to nothing."""
+
+
+def _hook_gradient(parameter: nn.Parameter) -> Any:
+    """Have gradients masked as they arrive; a frozen parameter, too, since it may be unfrozen later."""
+    if not parameter.is_leaf or not (parameter.is_floating_point() or parameter.is_complex()):
+        return None
+    wanted = parameter.requires_grad
+    try:
+        return parameter.requires_grad_(True).register_post_accumulate_grad_hook(_clear_gradient)
+    finally:
+        parameter.requires_grad_(wanted)
 
 
 def _clear_gradient(parameter: Tensor) -> None:
@@ -283,25 +262,25 @@ def _clear_gradient(parameter: Tensor) -> None:
         mask.clear_grad_()
 
 
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of a shape are equal; those on meta have no values to differ."""
+    return one.is_meta or torch.equal(one, other)
+
+
 def _evidence(tensor: Tensor) -> tuple[int, int]:
     """What changes when the tensor's data is replaced or written to in any way that autograd can see."""
     return tensor.data_ptr(), tensor._version
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two 1-D tensors hold the same bits (nan equals itself, 0.0 is not -0.0)."""
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-
-
-def _width(tensor: Tensor) -> int:
-    """Bytes of the integer that masks one entry."""
-    return 8 if tensor.dtype == torch.complex128 else tensor.element_size()
-
-
-def _word_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides of the words of a tensor, in its own dims."""
-    factor = 2 if tensor.dtype == torch.complex128 else 1
-    return tuple(factor * stride for stride in tensor.stride())
+def _check_shape(parameter: Tensor, shape: torch.Size) -> None:
+    """Refuse data of another shape, put in place by hand."""
+    if parameter.shape != shape:
+        raise ShapeError(
+            "a masked parameter was given data of another shape than its mask.",
+            parameter=tuple(parameter.shape),
+            mask=tuple(shape),
+            fix="secateur.resize_(module, name, dim=…, keep=…) cuts parameter, mask and optimizer state together",
+        )
 
 
 @finder
@@ -316,5 +295,6 @@ def _follow(mask: Mask, changes: Sequence[Change]) -> Iterator[Do]:
     """The mask is cut like the parameter; new positions are kept."""
     for change in changes:
         if change.tensor is mask.parameter:
-            old, new = mask.value, change.take(mask.value, fill=1.0)
-            yield Do(partial(mask.reshape, new), partial(mask.reshape, old))
+            old = mask.bits
+            new = Bits.of(change.take(old.dense, fill=1.0), mask.parameter, lean=old.lean)
+            yield Do(partial(mask.set, new), partial(mask.set, old))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from secateur import patterns, scores
 from secateur._errors import InfeasibleError, InvalidInputError, ShapeError
-from secateur._names import Selector
+from secateur._names import tied_names
 from secateur._units import Units, check_scores, lowest
 from secateur.allocation import Allocation, uniform
+from secateur.allocation._sparsity import check_sparsity
 from secateur.masks.collection import Masks
-from secateur.masks.eligible import eligible_names
+from secateur.masks.commit import Optimizers, listed, put_
+from secateur.masks.eligible import Selectors, eligible_names, find
+from secateur.masks.slots import masked_parameters
 from secateur.patterns import Pattern
 from secateur.scores import Score
 from secateur.surgery.refusals import refuse_call, refuse_model
@@ -24,14 +28,14 @@ __all__ = ["prune_"]
 
 def prune_(
     model: nn.Module,
-    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    optimizer: Optimizers = None,
     *,
     sparsity: float,
     score: Score | Mapping[str, Tensor] = scores.magnitude,
     allocation: Allocation = uniform,
     pattern: Pattern = patterns.Unstructured(),  # noqa: B008 - a frozen value
-    include: Iterable[Selector] | Selector | None = None,
-    exclude: Iterable[Selector] | Selector | None = None,
+    include: Selectors = None,
+    exclude: Selectors = None,
     lean: bool = False,
 ) -> Masks:
     """Set the least important weights to zero and keep them there through every optimizer step.
@@ -71,73 +75,108 @@ def prune_(
         >>> prune_(model, optimizer, sparsity=0.9)
         Masks: 198 of 220 weights are zero (90.00 %) in 2 tensors
           0.weight  (10, 20)  180 zeros  90.00 %
-          2.weight   (2, 10)   18 zeros  90.00 %
+          2.weight  (2, 10)    18 zeros  90.00 %
           not masked: 0.bias, 2.bias
     """
     refuse_call()
     refuse_model(model)
-    if not isinstance(sparsity, int | float) or not 0.0 <= sparsity < 1.0:
-        raise InvalidInputError(
-            "sparsity is the fraction of zeros and must be in [0, 1).",
-            sparsity=sparsity,
-            fix="90 % zeros: sparsity=0.9",
-        )
+    check_sparsity(sparsity)
+    optimizers = listed(optimizer)
     masks = Masks(model)
-    parameters = dict(masks.model.named_parameters())
-    weights = {name: parameters[name].detach() for name in eligible_names(masks.model, include, exclude)}
-    kept = {name: masks.get(name) for name in weights}
-    units = {name: _units(values, kept[name], pattern) for name, values in _scores(score, weights).items()}
-    counts = allocation(units, float(sparsity))
-    new = {}
-    for name, unit in units.items():
-        _check_grows(name, unit, counts[name])
-        new[name] = pattern.expand(lowest(unit.scores, counts[name], name=name), unit.shape)
-        before = kept[name]
-        if before is not None:
-            new[name] &= before
-    masks._put(new, list([optimizer] if isinstance(optimizer, Optimizer) else optimizer or []), lean=lean)
+    weights = {n: find(masks.model, n).detach() for n in eligible_names(masks.model, include, exclude)}
+    present = {name: mask.bits.dense for name, mask in masked_parameters(masks.model).items()}
+    candidates = {
+        name: _Candidate.of(name, values, present.get(name), pattern)
+        for name, values in _scores(score, weights, tied_names(masks.model)).items()
+    }
+    counts = allocation({name: each.units for name, each in candidates.items()}, float(sparsity))
+    chosen = {name: each.without_lowest(counts, pattern) for name, each in candidates.items()}
+    put_(masks.model, chosen, optimizers, lean=lean)
     return masks
 
 
-def _scores(score: Score | Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Scores of the weights, in their order, checked."""
+def _scores(
+    score: Score | Mapping[str, Tensor], weights: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]
+) -> dict[str, Tensor]:
+    """Scores of the weights, in their order, checked; `names` are all names of each weight."""
     given = score if isinstance(score, Mapping) else score(weights)
-    missing = [name for name in weights if name not in given]
-    if missing:
-        raise InvalidInputError(
-            f"there is no score for {missing[0]!r}.",
-            scores_for=", ".join(given) or "none",
-            fix="score every parameter, or choose those that have scores with include=[…]",
-        )
-    found = {name: given[name].detach() for name in weights}
-    for name, values in found.items():
-        if values.shape != weights[name].shape:
-            raise ShapeError(
-                f"the scores of {name!r} have another shape than the weight.",
-                scores=tuple(values.shape),
-                weight=tuple(weights[name].shape),
+    found = {}
+    for name, weight in weights.items():
+        known_as = next((other for other in names[name] if other in given), None)
+        if known_as is None:
+            raise InvalidInputError(
+                f"there is no score for {name!r}.",
+                scores_for=", ".join(list(given)[:8]) or "none",
+                fix="score every parameter, or choose those that have scores with include=[…]",
             )
+        found[name] = _checked_score(name, given[known_as], weight)
     check_scores(found)
-    return {name: values if values.is_floating_point() else values.float() for name, values in found.items()}
+    return found
 
 
-def _units(values: Tensor, kept: Tensor | None, pattern: Pattern) -> Units:
-    """Scores of the units, those that are masked already at minus infinity."""
-    size = pattern.unit_size(values.shape)
-    if kept is None:
-        return Units(pattern.reduce(values), values.shape, size)
-    reduced = pattern.reduce(values.masked_fill(~kept, 0.0))
-    gone = pattern.reduce(kept.float()) == 0
-    return Units(reduced.masked_fill(gone, -torch.inf), values.shape, size)
-
-
-def _check_grows(name: str, units: Units, count: int) -> None:
-    """Refuse to leave masked units behind: zeros stay zero."""
-    gone = int((units.scores == -torch.inf).count_nonzero())
-    if count < gone:
-        raise InfeasibleError(
-            f"{name!r} has more masked units than it would get: zeros stay zero in a further call.",
-            masked=f"{gone} of {units.num_units}",
-            asked=count,
-            fix="a higher sparsity, or masks.remove() first",
+def _checked_score(name: str, score: Tensor, weight: Tensor) -> Tensor:
+    """One weight's scores as real floating-point numbers, if they fit the weight."""
+    if score.shape != weight.shape:
+        raise ShapeError(
+            f"the scores of {name!r} have another shape than the weight.",
+            scores=tuple(score.shape),
+            weight=tuple(weight.shape),
         )
+    if score.is_complex() or score.is_meta:
+        raise InvalidInputError(
+            f"the scores of {name!r} cannot be ranked: they must be real numbers with a value.",
+            dtype=score.dtype,
+            device=score.device,
+        )
+    score = score.detach().to(weight.device)
+    return score if score.is_floating_point() else score.to(torch.float64)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A weight whose lowest units will go.
+
+    Args:
+        name: Its dotted name.
+        units: Scores of its units; those that are masked already have minus infinity.
+        kept: The mask that it has, None if it has none.
+        num_gone: Units that are masked already.
+    """
+
+    name: str
+    units: Units
+    kept: Tensor | None = None
+    num_gone: int = 0
+
+    @classmethod
+    def of(cls, name: str, score: Tensor, kept: Tensor | None, pattern: Pattern) -> Self:
+        """Rate the units of one weight."""
+        try:
+            size = pattern.unit_size(score.shape)
+            if kept is None:
+                return cls(name, Units(pattern.reduce(score), score.shape, size))
+            scores = pattern.reduce(score.masked_fill(~kept, 0.0))
+            gone = pattern.reduce(kept.float()) == 0
+        except ShapeError as error:
+            raise ShapeError(f"cannot prune {name!r}: {error.problem}", fix=error.fix, **error.facts) from error
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill_(gone, -torch.inf)
+        return cls(name, Units(scores, score.shape, size), kept, int(gone.count_nonzero()))
+
+    def without_lowest(self, counts: Mapping[str, int], pattern: Pattern) -> Tensor:
+        """The mask without as many of the lowest units as the allocation says; what was zero before stays so."""
+        count = counts.get(self.name)
+        if not isinstance(count, int) or not 0 <= count <= self.units.num_units:
+            raise InvalidInputError(
+                f"the allocation gives no number of units to remove from {self.name!r}.",
+                count=count,
+                units=self.units.num_units,
+            )
+        if count < self.num_gone:
+            raise InfeasibleError(
+                f"{self.name!r} has more masked units than it would get, and zeros stay zero in a further call.",
+                masked=f"{self.num_gone} of {self.units.num_units}",
+                asked=count,
+                fix="a higher sparsity, or masks.remove() first",
+            )
+        mask = pattern.expand(lowest(self.units.scores, count, name=self.name), self.units.shape)
+        return mask if self.kept is None else mask & self.kept

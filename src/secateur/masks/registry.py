@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -10,10 +11,17 @@ from torch.utils.weak import WeakTensorKeyDictionary
 if TYPE_CHECKING:
     from secateur.masks.mask import Mask
 
-__all__ = ["enter", "epoch", "leave", "mask_of"]
+__all__ = ["at_first_mask", "enter", "epoch", "leave", "mask_of"]
 
 _MASKS = WeakTensorKeyDictionary()
 _epoch = 0
+_waiting: list[Callable[[], object]] = []
+
+
+def at_first_mask(start: Callable[[], object]) -> Callable[[], object]:
+    """Have `start` called once, when a process has its first mask: whoever masks nothing pays nothing."""
+    _waiting.append(start)
+    return start
 
 
 def mask_of(parameter: Tensor) -> Mask | None:
@@ -25,6 +33,8 @@ def mask_of(parameter: Tensor) -> Mask | None:
 def enter(parameter: Tensor, mask: Mask) -> None:
     """From now on the parameter is masked by this mask, and by no other."""
     global _epoch
+    while _waiting:
+        _waiting.pop()()
     _MASKS[parameter] = mask
     _epoch += 1
 

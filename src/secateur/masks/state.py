@@ -14,20 +14,27 @@ from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
 from secateur.surgery.rules import rule_of
 
-__all__ = ["clear_state_", "fill_neutral_", "freshen_state_", "neutral_period"]
+__all__ = ["clear_state_", "fill_neutral_", "freshen_state_", "neutral_period", "state_evidence"]
+
+_FADED = 1e-3
+"""What is left of a neutral value when it is due again."""
+
+_NEVER = 1 << 60
 
 
-def clear_state_(optimizer: Optimizer, mask: Mask) -> None:
+def clear_state_(optimizer: Optimizer, mask: Mask, *, neutral: bool = True) -> None:
     """Zero the momenta and other per-weight entries at masked places; entries that the table says to leave are left.
 
     Args:
         optimizer: The optimizer; one that has not stepped yet has no state, and nothing happens.
         mask: The mask of one of its parameters.
+        neutral: Zero those, too, that will be given a neutral value.
     """
     row = rule_of(optimizer)
     for name, value in _entries(optimizer, mask):
-        if row.entry(name).masked is not None:
-            mask.clear_(value)
+        masked = row.entry(name).masked
+        if masked == 0.0 or (neutral and masked is not None):
+            mask.bits.clear_(value)
     if isinstance(optimizer, torch.optim.LBFGS):
         _clear_flat_(optimizer)
 
@@ -43,7 +50,7 @@ def fill_neutral_(optimizer: Optimizer, mask: Mask) -> bool:
         found = True
         neutral = row.entry(name).masked
         if neutral:
-            value.masked_fill_(~mask.value, neutral)
+            value.masked_fill_(~mask.bits.dense, _number(neutral, value))
     return found
 
 
@@ -53,37 +60,60 @@ def freshen_state_(optimizer: Optimizer, mask: Mask, grown: Tensor) -> None:
     Args:
         optimizer: The optimizer.
         mask: The mask of one of its parameters.
-        grown: Bool of the parameter's shape: entries that are kept now and were masked before.
+        grown: Bool of the parameter's shape: entries that are masked now and are about to be kept.
     """
-    row = rule_of(optimizer)
-    group = _group(optimizer, mask.parameter)
+    row, group = rule_of(optimizer), group_of(optimizer, mask.parameter)
     for name, value in _entries(optimizer, mask):
         fresh = row.entry(name).fresh
-        if fresh is None:
-            value.copy_(torch.where(grown, mask.parameter.detach(), value))
-        else:
-            value.masked_fill_(grown, float(group[fresh]) if isinstance(fresh, str) else fresh)
+        number = float(group[fresh]) if isinstance(fresh, str) else fresh or 0.0  # None: a copy of weights that are 0
+        value.masked_fill_(grown, _number(number, value))
 
 
 def neutral_period(group: Mapping[str, Any]) -> int:
-    """Steps after which a neutral value must be given again, since gradients of zero let it decay to a thousandth."""
-    decay = float(group["betas"][1]) if "betas" in group else float(group.get("alpha", group.get("rho", 0.0)))
-    if not 0.0 < decay < 1.0:
-        return 1 << 30 if decay <= 0.0 else 1
-    return max(1, int(math.log(1e-3) / math.log(decay)))
+    """Steps after which a neutral value must be given again, since gradients of zero let it fade.
+
+    Example:
+        >>> neutral_period({"betas": (0.9, 0.999)}), neutral_period({"alpha": 0.99})
+        (6904, 687)
+    """
+    decay = float(group["betas"][1]) if "betas" in group else float(group.get("alpha", group.get("rho", 1.0)))
+    if decay >= 1.0:
+        return _NEVER
+    return max(1, int(math.log(_FADED) / math.log(decay))) if decay > 0.0 else 1
 
 
-def _group(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
+def state_evidence(optimizer: Optimizer, mask: Mask) -> tuple[tuple[int, int], ...]:
+    """What changes when the state of a mask's parameter is replaced, or written to in a way that autograd can see."""
+    first = optimizer.param_groups[0]["params"][0] if isinstance(optimizer, torch.optim.LBFGS) else mask.parameter
+    values = optimizer.state.get(first, {}).values()
+    return tuple(
+        (id(value), value._version if isinstance(value, Tensor) else 0)
+        for value in values
+        if (isinstance(value, Tensor) and value.dim()) or isinstance(value, list)
+    )
+
+
+def group_of(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
     """The group that holds the parameter."""
     return next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
 
 
 def _entries(optimizer: Optimizer, mask: Mask) -> Iterator[tuple[str, Tensor]]:
     """Entries of the state that have one value a weight."""
-    parameter = mask.parameter
+    row, parameter = rule_of(optimizer), mask.parameter
     for name, value in optimizer.state.get(parameter, {}).items():
-        if isinstance(value, Tensor) and value.shape == parameter.shape and value.dim():
+        if (
+            isinstance(value, Tensor)
+            and value.shape == parameter.shape
+            and value.dim()
+            and not row.entry(name).is_shaped
+        ):
             yield name, value
+
+
+def _number(number: float, value: Tensor) -> float | complex:
+    """A number for a moment; those of complex weights are two, of the real and of the imaginary part."""
+    return complex(number, number) if value.is_complex() else number
 
 
 def _clear_flat_(optimizer: torch.optim.LBFGS) -> None:
@@ -99,6 +129,6 @@ def _clear_flat_(optimizer: torch.optim.LBFGS) -> None:
 def _flat_mask(parameter: Tensor) -> Tensor:
     """One parameter's stretch of the mask over the flat vectors; complex numbers are two entries each."""
     mask = mask_of(parameter)
-    kept = torch.ones(parameter.numel(), dtype=torch.bool) if mask is None else mask.value.flatten().cpu()
-    kept = kept.to(parameter.device)
+    kept = torch.ones(parameter.shape, dtype=torch.bool) if mask is None else mask.bits.dense
+    kept = kept.flatten().to(parameter.device)
     return kept.repeat_interleave(2) if parameter.is_complex() else kept

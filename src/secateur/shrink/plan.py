@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, ShapeError
+from secateur._names import tied_names
 from secateur.graph.heads import FreeHeadsAttention, bind_heads_, free_heads_
+from secateur.graph.provenance import PinnedSize, old_size
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
+from secateur.shrink.verifying import Verification, compare
+from secateur.surgery.admission import copies_among
 from secateur.surgery.edits import SetAttr
+from secateur.surgery.places import unwrapped
 from secateur.surgery.transaction import Holders, transaction
 
 __all__ = ["GroupPlan", "NumberPlan", "ShrinkPlan"]
@@ -28,23 +33,28 @@ _FORMAT = "secateur.ShrinkPlan.1"
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What happens to one group: how many of its units stay."""
+    """What happens to one group: how many of its units stay, and whether some op mixes them (a norm, a softmax)."""
 
     name: str
     kind: str
     before: int
     after: int
+    mixes: bool = False
 
 
 @dataclass(frozen=True)
 class NumberPlan:
-    """A number that an object of the model stores, before and after: ``<path>.<name>``, or one entry of it."""
+    """A number that an object of the model stores, before and after: ``<path>.<name>``, or one entry of it.
+
+    A pinned one is also used as a value in the code (``self.head_dim ** -0.5``) and goes on as the old one there.
+    """
 
     path: str
     name: str
     index: int | None
     before: int
     after: int
+    pinned: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,39 +104,74 @@ class ShrinkPlan:
 
     # ---- doing
 
-    def apply_(self, model: nn.Module, *, optimizer: Holders = None, ema: Holders = None) -> nn.Module:
+    def apply_(
+        self, model: nn.Module, *, optimizer: Holders = None, ema: Holders = None, verify: Inputs | None = None
+    ) -> nn.Module:
         """Remove the positions from a live model, with everything that refers to its parameters; all or nothing.
 
         Args:
             model: The model that the plan was made for, a copy, or a fresh instance of the same architecture.
             optimizer: The optimizer that trains it, or several.
             ema: What follows by name: an ``AveragedModel``, copies, dicts of tensors.
+            verify: Inputs on which a copy is tried first, see `verify`.
 
         Returns:
             The model.
 
         Changes:
-            Shapes of parameters and buffers, gradients, optimizer state, averages, masks, recorded sizes.
+            Shapes of parameters and buffers, gradients, optimizer state, averages, masks, recorded sizes; of copies of
+            the model in `ema` likewise.
 
         Keeps:
             The model's class and code; identity, names, hooks, requires_grad of all parameters.
 
         Raises:
-            ShapeError: A tensor is missing or has another shape: another architecture, or the plan was applied already.
+            ShapeError: A tensor is missing or has another shape, or a number has another value: another architecture,
+                or the plan was applied already.
+            UnsupportedError: `verify` was given and the smaller model is not right.
             SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
         """
         self._check({name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()})
+        twins = [model, *(_inside(copy, self.keep) for copy in copies_among(ema) if isinstance(copy, nn.Module))]
+        owners = [_owner(twin, number) for twin in twins for number in self.numbers]
+        if verify is not None:
+            self.verify(model, verify).refuse_wrong()
         with ExitStack() as bound_again, transaction(model, optimizer, ema) as surgery:
-            for name in self.freed:
-                bound_again.callback(_free(model.get_submodule(name)))
+            for twin in twins:
+                for name in self.freed:
+                    bound_again.callback(_free(twin.get_submodule(name)))
             for name, dims in self.keep.items():
                 for dim, keep in dims.items():
                     surgery.resize(name, dim=dim, keep=keep)
-            for number in self.numbers:
-                surgery.also(_number_edit(model, number))
+            for owner, number in zip(owners, self.numbers * len(twins), strict=True):
+                surgery.also(_SetNumber(owner, number))
             surgery.commit()
             bound_again.pop_all()
         return model
+
+    def verify(self, model: nn.Module, inputs: Inputs) -> Verification:
+        """Try the plan on a copy of the model and compare with a copy in which the same units are zero.
+
+        Args:
+            model: The model that the plan fits; it is left as it is.
+            inputs: Inputs to run it on, in any form that `plan_shrink` takes.
+
+        Returns:
+            The error, and which groups are exact and which are mixed by nature.
+
+        Raises:
+            ShapeError: The plan does not fit.
+            UnsupportedError: The smaller copy does not run, or its outputs have other shapes.
+        """
+        cut = [group for group in self.groups if group.after < group.before]
+        return compare(
+            model,
+            inputs,
+            self.apply_,
+            self.removed_zeroed_,
+            exact=tuple(group.name for group in cut if not group.mixes),
+            mixing=tuple(group.name for group in cut if group.mixes),
+        )
 
     def apply_to(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Cut a bare state_dict, without the model.
@@ -153,6 +198,8 @@ class ShrinkPlan:
         with torch.no_grad():
             for name, dims in self.keep.items():
                 for dim, keep in dims.items():
+                    if dim in self.keep.get(_magnitude(name), {}):
+                        continue  # a direction of length zero has no norm; its magnitude is zeroed instead
                     gone = torch.ones(tensors[name].shape[dim], dtype=torch.bool)
                     gone[keep] = False
                     tensors[name].index_fill_(dim, gone.nonzero().squeeze(1).to(tensors[name].device), 0)
@@ -232,13 +279,74 @@ def _flat(keep: Mapping[str, Mapping[int, Tensor]]) -> dict[str, Tensor]:
     return {f"{name}|{dim}": index for name, dims in keep.items() for dim, index in dims.items()}
 
 
-def _number_edit(model: nn.Module, number: NumberPlan) -> SetAttr:
-    """The edit that changes one stored number."""
+def _inside(copy: nn.Module, names: Iterable[str]) -> nn.Module:
+    """The module that has tensors of these names: a copy of the model itself, or what it wraps."""
+    inner = unwrapped(copy)
+    wrapped = inner._modules.get("module")
+    known = {name for several in tied_names(inner).values() for name in several} | {n for n, _ in inner.named_buffers()}
+    return inner if wrapped is None or known.issuperset(names) else _inside(wrapped, names)
+
+
+def _magnitude(name: str) -> str:
+    """The name of the magnitude that belongs to a direction of weight norm, in its new and its old form."""
+    for direction, magnitude in ((".original1", ".original0"), ("weight_v", "weight_g")):
+        if name.endswith(direction):
+            return name.removesuffix(direction) + magnitude
+    return ""
+
+
+def _owner(model: nn.Module, number: NumberPlan) -> object:
+    """The object that stores a number, which must have the value that was planned for.
+
+    Raises:
+        ShapeError: There is no such number, or it has another value.
+    """
     owner: Any = model
-    for part in number.path.split(".") if number.path else ():
-        owner = getattr(owner, part)
-    if number.index is None:
-        return SetAttr(owner, number.name, number.after)
-    entries = list(getattr(owner, number.name))
-    entries[number.index] = number.after
-    return SetAttr(owner, number.name, type(getattr(owner, number.name))(entries))
+    try:
+        for part in number.path.split(".") if number.path else ():
+            owner = getattr(owner, part)
+        stored = getattr(owner, number.name)
+        found = stored if number.index is None else stored[number.index]
+    except (AttributeError, IndexError, TypeError):
+        found = "no such number"
+    if found != number.before:
+        name = f"{number.path}.{number.name}".lstrip(".")
+        raise ShapeError(
+            f"the plan does not fit: {name!r} is not as it was when the plan was made.",
+            planned=number.before,
+            found=found,
+            fix="plans apply once, to the model that they were made for or to an equal one",
+        )
+    result: object = owner
+    return result
+
+
+class _SetNumber:
+    """The edit that changes one stored number; several may change entries of one tuple."""
+
+    def __init__(self, owner: object, number: NumberPlan) -> None:
+        self.owner, self.number = owner, number
+        self.edit: SetAttr | None = None
+
+    def do(self) -> None:
+        """Set the new value and remember the old one."""
+        name, index = self.number.name, self.number.index
+        stored = getattr(self.owner, name)
+        if index is None:
+            value = self._after(stored)
+        else:
+            entries = list(stored)
+            entries[index] = self._after(entries[index])
+            value = type(stored)(entries)
+        self.edit = SetAttr(self.owner, name, value)
+        self.edit.do()
+
+    def undo(self) -> None:
+        """Put the old value back."""
+        if self.edit is not None:
+            self.edit.undo()
+
+    def _after(self, before: Any) -> Any:
+        """The new number, which goes on with the old one as a value if it is pinned."""
+        is_pinned = self.number.pinned or isinstance(before, PinnedSize)
+        return PinnedSize(self.number.after, old_size(before)) if is_pinned else self.number.after

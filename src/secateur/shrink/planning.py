@@ -12,9 +12,10 @@ from torch import nn
 
 from secateur._errors import InfeasibleError, InvalidInputError
 from secateur._names import Selector
-from secateur.graph.coupling import Coupling, Group, analyze
+from secateur.graph.coupling import Coupling, Group, analyze, check_units
 from secateur.graph.heads import can_be_freed
 from secateur.graph.trace import Inputs, named_tensors
+from secateur.shrink.choosing import Positions, refuse_empty, units_at
 from secateur.shrink.plan import GroupPlan, NumberPlan, ShrinkPlan
 from secateur.shrink.unit_scores import UnitScore, l2
 from secateur.surgery.transaction import Holders
@@ -103,6 +104,7 @@ def shrink_(
     ignore: Iterable[Selector] | Selector = (),
     optimizer: Holders = None,
     ema: Holders = None,
+    verify: bool = False,
 ) -> ShrinkPlan:
     """Remove whole units from a live model, with its optimizer and averages: `plan_shrink` and `ShrinkPlan.apply_`.
 
@@ -117,6 +119,7 @@ def shrink_(
         ignore: What keeps its sizes.
         optimizer: The optimizer that trains the model, or several.
         ema: What follows by name.
+        verify: Whether the plan is tried on a copy first, see `ShrinkPlan.verify`.
 
     Returns:
         The plan that was applied.
@@ -134,7 +137,7 @@ def shrink_(
         min_units=min_units,
         ignore=ignore,
     )
-    plan.apply_(model, optimizer=optimizer, ema=ema)
+    plan.apply_(model, optimizer=optimizer, ema=ema, verify=example_inputs if verify else None)
     return plan
 
 
@@ -181,17 +184,41 @@ def _within(coupling: Coupling, order: list[int], budget: Budget | None) -> list
     return order[:low]
 
 
-def plan_of(model: nn.Module, coupling: Coupling, units: Iterable[int]) -> ShrinkPlan:
+def plan_of(
+    model: nn.Module, coupling: Coupling, units: Iterable[int] = (), *, positions: Positions | None = None
+) -> ShrinkPlan:
     """The plan that removes exactly these units, less those that the code's own arithmetic does not allow to go.
 
     Args:
         model: The model that was analysed.
         coupling: Its coupling.
         units: Class numbers from the coupling's groups.
+        positions: Positions of tensors that are to go as well, ``{("fc.weight", 0): [3, 5]}``; completed to whole
+            units.
+
+    Returns:
+        The plan. The model is unchanged.
+
+    Raises:
+        InvalidInputError: Numbers that are no units; positions that cannot go, or do not make whole units; or nothing
+            would be left of some dim.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+        >>> coupling = analyze(model, torch.zeros(1, 4))
+        >>> plan_of(model, coupling, positions={("0.weight", 0): [1, 2]}).keep["2.weight"]
+        {1: tensor([0, 3, 4, 5])}
     """
-    chosen, refused = _allowed(coupling, list(units))
+    named = units_at(model, coupling, positions or {})
+    asked = list(dict.fromkeys([*units, *named]))
+    check_units(coupling, asked)
+    chosen, refused = _allowed(coupling, asked)
+    if named and not set(named) <= set(chosen):
+        raise InvalidInputError("these positions cannot go.", why="; ".join(f"{g.name}: {why}" for g, why in refused))
+    positions_kept = coupling.positions(chosen)
+    refuse_empty(positions_kept)
     keep: dict[str, dict[int, torch.Tensor]] = {}
-    for (name, dim), kept in coupling.positions(chosen).items():
+    for (name, dim), kept in positions_kept.items():
         keep.setdefault(name, {})[dim] = torch.from_numpy(np.nonzero(kept)[0])
     tensors = named_tensors(model)
     going = set(chosen)
@@ -199,11 +226,24 @@ def plan_of(model: nn.Module, coupling: Coupling, units: Iterable[int]) -> Shrin
         keep,
         {name: tuple(tensors[name].shape) for name in keep},
         tuple(
-            NumberPlan(attribute.label, attribute.name, attribute.index, attribute.value, value)
+            NumberPlan(
+                attribute.label,
+                attribute.name,
+                attribute.index,
+                attribute.value,
+                value,
+                attribute in coupling.sizing.pinned,
+            )
             for attribute, value in coupling.attributes(chosen).items()
         ),
         tuple(
-            GroupPlan(group.name, group.kind, len(group.units), len(set(group.units) - going))
+            GroupPlan(
+                group.name,
+                group.kind,
+                len(group.units),
+                len(set(group.units) - going),
+                bool(coupling.mixes[list(group.units)].any()),
+            )
             for group in coupling.groups
         ),
         (*_whole(coupling), *(f"{group.name}: {why}" for group, why in refused)),

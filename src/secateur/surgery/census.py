@@ -7,7 +7,7 @@ collector. The pass costs some tens of milliseconds and is made once a transacti
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,37 +49,61 @@ def census(tensors: Iterable[Tensor]) -> Census:
         The optimizers, wrappers and graph nodes that refer to at least one of them.
     """
     wanted = {id(tensor) for tensor in tensors}
-    found, outputs = Census(), []
-    by_kind: dict[type, str] = {}
+    seen = _sorted_objects()
+    with _compat.without_torch_function():
+        outputs = [node for tensor in seen["tensor"] if (node := _maker(tensor)) is not None]
+    return Census(
+        [optimizer for optimizer in seen["optimizer"] if _reaches(_grouped, optimizer, wanted)],
+        [wrapper for wrapper in seen["wrapper"] if _reaches(nn.Module.parameters, wrapper, wanted)],
+        _leading_to(outputs, wanted),
+    )
+
+
+def _sorted_objects() -> dict[str, list[Any]]:
+    """Live tensors other than parameters, optimizers and wrappers; of all else only the type is looked at, once."""
+    parents: dict[type, str] = {
+        Tensor: "tensor",
+        Optimizer: "optimizer",
+        **dict.fromkeys(_compat.wrappers(), "wrapper"),
+    }
+    found: dict[str, list[Any]] = {"tensor": [], "optimizer": [], "wrapper": []}
+    lists: dict[type, list[Any] | None] = {}
     for item in gc.get_objects():
         kind = type(item)
-        group = by_kind.get(kind) or by_kind.setdefault(kind, _group(kind))
-        if group == "other":
-            continue
-        if group == "tensor":
-            if item.grad_fn is not None:
-                outputs.append(item.grad_fn)
-        elif group == "optimizer":
-            if _groups_reach(item, wanted):
-                found.optimizers.append(item)
-        elif any(id(p) in wanted for p in item.parameters()):
-            found.wrappers.append(item)
-    found.nodes = _leading_to(outputs, wanted)
+        if kind not in lists:
+            lists[kind] = found.get(_group(kind, parents))
+        wanted = lists[kind]
+        if wanted is not None:
+            wanted.append(item)
     return found
 
 
-def _group(kind: type) -> str:
-    """What a live object of this type is to the census."""
+def _group(kind: type, parents: Mapping[type, str]) -> str:
+    """What a live object of this type is to the census; parameters are leaves, which no graph node has made."""
     if kind is nn.Parameter:
         return "other"
-    groups = {Tensor: "tensor", Optimizer: "optimizer", **dict.fromkeys(_compat.wrappers(), "wrapper")}
-    return next((group for parent, group in groups.items() if issubclass(kind, parent)), "other")
+    return next((group for parent, group in parents.items() if issubclass(kind, parent)), "other")
 
 
-def _groups_reach(optimizer: Optimizer, wanted: set[int]) -> bool:
-    """Whether one of the wanted parameters is in a group (an optimizer may be half-built when it is met)."""
-    groups = getattr(optimizer, "param_groups", [])
-    return any(id(p) in wanted for group in groups for p in group["params"])
+def _maker(tensor: Tensor) -> Any:
+    """The autograd node that made a tensor; None for leaves, and for views of which autograd says that it is lost."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
+def _grouped(optimizer: Optimizer) -> Iterable[Tensor]:
+    """All parameters of an optimizer."""
+    return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _reaches(members: Callable[[Any], Iterable[Tensor]], item: Any, wanted: set[int]) -> bool:
+    """Whether one of the wanted parameters is a member; an object that is only half-built when it is met has none."""
+    try:
+        return any(id(p) in wanted for p in members(item))
+    except (AttributeError, KeyError, TypeError):
+        return False
 
 
 def _is_leaf(node: Any) -> bool:

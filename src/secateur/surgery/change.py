@@ -1,19 +1,15 @@
-"""One tensor's planned change of shape, and the edits that a commit is made of."""
+"""One tensor's planned change of shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from secateur.surgery.positions import Selection
+from secateur.surgery.selection import Selection
 
-__all__ = ["Change", "Do", "Edit", "SetAttr", "SetItem"]
-
-_NOT_DONE = object()
+__all__ = ["Change"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +20,18 @@ class Change:
         name: Its first dotted name, relative to the model of the transaction.
         tensor: The parameter or buffer itself, not yet changed.
         selections: At most one a dim, in the order in which they were asked for.
+        aliases: Its other dotted names, where it is tied.
     """
 
     name: str
     tensor: Tensor
     selections: tuple[Selection, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its dotted names, the first one first."""
+        return (self.name, *self.aliases)
 
     @property
     def old_shape(self) -> torch.Size:
@@ -53,7 +56,7 @@ class Change:
         selection = self.along(dim)
         return selection.new_size / selection.size if selection else 1.0
 
-    def take(self, tensor: Tensor, fill: float = 0.0) -> Tensor:
+    def take(self, tensor: Tensor, fill: complex = 0.0) -> Tensor:
         """Make a tensor of the old shape (a gradient, a moment) follow; new positions hold `fill`."""
         for selection in self.selections:
             tensor = selection.take(tensor, fill)
@@ -64,70 +67,3 @@ class Change:
         for selection in self.selections:
             tensor = selection.take_value(tensor)
         return tensor
-
-
-class Edit(Protocol):
-    """One step of a commit. All that can fail has been computed before; `undo` restores what `do` got to replace."""
-
-    def do(self) -> None:
-        """Carry the edit out."""
-
-    def undo(self) -> None:
-        """Restore what was there before."""
-
-
-@dataclass
-class SetItem:
-    """``container[key] = value``, as for an entry of an optimizer's state."""
-
-    container: MutableMapping[Any, Any]
-    key: Any
-    value: object
-    old: object = _NOT_DONE
-
-    def do(self) -> None:
-        """Set the new value and remember the old one."""
-        self.old = self.container[self.key]
-        self.container[self.key] = self.value
-
-    def undo(self) -> None:
-        """Put the old value back."""
-        if self.old is not _NOT_DONE:
-            self.container[self.key] = self.old
-
-
-@dataclass
-class SetAttr:
-    """``setattr(owner, name, value)``, as for a size that a module has recorded."""
-
-    owner: object
-    name: str
-    value: object
-    old: object = _NOT_DONE
-
-    def do(self) -> None:
-        """Set the new value and remember the old one."""
-        self.old = getattr(self.owner, self.name)
-        setattr(self.owner, self.name, self.value)
-
-    def undo(self) -> None:
-        """Put the old value back."""
-        if self.old is not _NOT_DONE:
-            setattr(self.owner, self.name, self.old)
-
-
-@dataclass
-class Do:
-    """A call made once everything has changed, for state that is derived from it; `restore` is its reverse, if any."""
-
-    refresh: Callable[[], object]
-    restore: Callable[[], object] | None = None
-
-    def do(self) -> None:
-        """Refresh."""
-        self.refresh()
-
-    def undo(self) -> None:
-        """Restore."""
-        if self.restore is not None:
-            self.restore()

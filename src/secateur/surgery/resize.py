@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import SupportsIndex
+
 from torch import Tensor, nn
 
-from secateur.surgery.positions import Init, Keep
+from secateur.surgery.positions import Keep
+from secateur.surgery.selection import Init
 from secateur.surgery.transaction import Holders, transaction
 
 __all__ = ["grow_", "resize_"]
 
 
 def resize_(
-    module: nn.Module, name: str, *, dim: int, keep: Keep, optimizer: Holders = None, ema: Holders = None
+    module: nn.Module, name: str, *, dim: SupportsIndex, keep: Keep, optimizer: Holders = None, ema: Holders = None
 ) -> Tensor:
     """Make one parameter smaller along a dim, in place, with everything that refers to it.
 
@@ -55,15 +58,15 @@ def resize_(
     """
     with transaction(module, optimizer, ema) as surgery:
         surgery.resize(name, dim=dim, keep=keep)
-    return _get(module, name)
+    return surgery.tensor(name)
 
 
 def grow_(
     module: nn.Module,
     name: str,
     *,
-    dim: int,
-    size: int,
+    dim: SupportsIndex,
+    size: SupportsIndex,
     init: Init = None,
     optimizer: Holders = None,
     ema: Holders = None,
@@ -102,11 +105,4 @@ def grow_(
     """
     with transaction(module, optimizer, ema) as surgery:
         surgery.grow(name, dim=dim, size=size, init=init)
-    return _get(module, name)
-
-
-def _get(module: nn.Module, name: str) -> Tensor:
-    """The tensor of a dotted name."""
-    owner, _, leaf = name.rpartition(".")
-    found: Tensor = getattr(getattr(module, "_orig_mod", module).get_submodule(owner), leaf)
-    return found
+    return surgery.tensor(name)

@@ -1,9 +1,10 @@
-"""Sizes that torch.nn modules record (``in_features``, ``groups``, …), computed from the shapes of their tensors.
+"""Sizes that torch.nn modules record (``in_features``, ``padding_idx``, …), computed from the change of their tensors.
 
 One row a module class. A rule sees the shapes after the change and returns the attributes that they determine, None
 where the tensors do not agree yet: a weight that was cut before its bias leaves ``out_features`` alone until the bias
-has followed. Where disagreement would not raise in the next forward but read past the end of a buffer (recurrent
-layers) or regroup channels, the rule refuses instead.
+has followed. Where disagreement would not raise in the next forward but compute something else (other units in each
+gate, other channels in a group), the rule refuses instead. Convolutions and group norms, recurrent layers and attention
+have files of their own.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from secateur._errors import ShapeError
+from secateur.surgery.change import Change
+from secateur.surgery.selection import Selection
+from secateur.surgery.shapes import Shapes
 
-__all__ = ["SIZES", "SizeRule", "recorded_sizes", "size_rule"]
+__all__ = ["SIZES", "Shapes", "SizeRule", "agreed", "recorded_sizes", "same_positions", "size_rule"]
 
-Shapes = Mapping[str, torch.Size]
-"""Shapes of a module's own and its direct children's parameters and buffers after the change, by name."""
 
-SizeRule = Callable[[Any, Shapes], dict[str, object]]
+SizeRule = Callable[[Any, Shapes], Mapping[str, object]]
 """(module, shapes after) -> {attribute: value}; a value of None means: not determined, leave it."""
 
 SIZES: dict[type[nn.Module], SizeRule] = {}
@@ -34,7 +35,25 @@ def size_rule(*kinds: type[nn.Module]) -> Callable[[SizeRule], SizeRule]:
         *kinds: Module classes; subclasses are covered unless they are registered themselves.
 
     Returns:
-        The decorator for a function of the module and the shapes.
+        The decorator for a function of the module and a mapping of shapes after the change by tensor name, which
+        returns attributes and their values. A value of None leaves the attribute alone.
+
+    Example:
+        >>> import torch
+        >>> class Scale(nn.Module):
+        ...     '''Multiplies features.'''
+        ...     def __init__(self, features):
+        ...         super().__init__()
+        ...         self.features = features
+        ...         self.weight = nn.Parameter(torch.ones(features))
+        >>> @size_rule(Scale)
+        ... def scale_sizes(module, shapes):
+        ...     return {"features": shapes["weight"][0]}
+        >>> from secateur import resize_
+        >>> scale = Scale(4)
+        >>> _ = resize_(scale, "weight", dim=0, keep=[0, 3])
+        >>> scale.features
+        2
     """
 
     def register(rule: SizeRule) -> SizeRule:
@@ -44,181 +63,106 @@ def size_rule(*kinds: type[nn.Module]) -> Callable[[SizeRule], SizeRule]:
     return register
 
 
-def recorded_sizes(module: nn.Module, shapes: Shapes) -> dict[str, object]:
-    """The attributes of `module` that must change for these shapes, with their new values.
+def recorded_sizes(module: nn.Module, changes: Mapping[int, Change]) -> dict[str, object]:
+    """The attributes of `module` that must change, with their new values.
 
     Args:
         module: Any module; classes without a row record nothing.
-        shapes: Shapes of its own and its children's tensors after the change.
+        changes: All changes of its model, by the tensor's id.
 
     Raises:
-        ShapeError: The shapes contradict each other in a way that the module's forward would not notice.
+        ShapeError: The changes contradict each other in a way that the module's forward would not notice.
+        UnsupportedError: The module has no form with such tensors.
     """
-    for kind in type(module).__mro__:
-        if kind in SIZES:
-            found = SIZES[kind](module, shapes)
-            return {k: v for k, v in found.items() if v is not None and v != getattr(module, k, v)}
-    return {}
+    rule = next((SIZES[kind] for kind in type(module).__mro__ if kind in SIZES), None)
+    shapes = Shapes(module, changes) if rule else None
+    if rule is None or shapes is None or not shapes.is_changed:
+        return {}
+    found = rule(module, shapes)
+    return {k: v for k, v in found.items() if v is not None and v != getattr(module, k, v)}
 
 
-def _agreed(*sizes: int | None) -> int | None:
+def agreed(*sizes: int | None) -> int | None:
     """The size that all given ones have in common, None if they differ; those that are None do not count."""
     given = {size for size in sizes if size is not None}
     return given.pop() if len(given) == 1 else None
 
 
-def _size(shapes: Shapes, name: str, dim: int = 0) -> int | None:
-    """Size of one tensor along `dim`, None if there is no such tensor."""
-    return shapes[name][dim] if name in shapes else None
+def same_positions(shapes: Shapes, *names: str) -> int | None:
+    """The size that the first dims of several tensors have in common, None if they differ.
+
+    Raises:
+        ShapeError: Two of them change together and keep different positions.
+    """
+    selections = [(name, s) for name in names if (s := shapes.kept(name, 0)) is not None]
+    for name, selection in selections[1:]:
+        first, other = selections[0]
+        if not selection.same_as(other):
+            raise ShapeError(
+                f"{first!r} and {name!r} of one module keep different positions.",
+                **{first: _shown(other), name: _shown(selection)},
+                fix="keep the same positions in both",
+            )
+    return agreed(*(shapes.size(name) for name in names))
+
+
+def _shown(selection: Selection) -> str:
+    """A selection, as the error shows it."""
+    kept = selection.keep[:6].tolist()
+    return f"{selection.new_size} of {selection.size}: {kept}{'…' if selection.keep.numel() > 6 else ''}"
 
 
 @size_rule(nn.Linear)
 def _linear(module: nn.Linear, shapes: Shapes) -> dict[str, object]:
     """Weight (out, in), bias (out)."""
-    return {
-        "in_features": _size(shapes, "weight", 1),
-        "out_features": _agreed(_size(shapes, "weight"), _size(shapes, "bias")),
-    }
+    return {"in_features": shapes.size("weight", 1), "out_features": same_positions(shapes, "weight", "bias")}
 
 
 @size_rule(nn.Bilinear)
 def _bilinear(module: nn.Bilinear, shapes: Shapes) -> dict[str, object]:
     """Weight (out, in1, in2), bias (out)."""
     return {
-        "in1_features": _size(shapes, "weight", 1),
-        "in2_features": _size(shapes, "weight", 2),
-        "out_features": _agreed(_size(shapes, "weight"), _size(shapes, "bias")),
+        "in1_features": shapes.size("weight", 1),
+        "in2_features": shapes.size("weight", 2),
+        "out_features": same_positions(shapes, "weight", "bias"),
     }
-
-
-@size_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def _conv(module: nn.Conv2d, shapes: Shapes) -> dict[str, object]:
-    """Weight (out, in / groups, …), bias (out). A depthwise layer has one group a channel and stays depthwise."""
-    out, width = shapes["weight"][:2]
-    multiplier, rest = divmod(module.out_channels, module.groups)
-    depthwise = width == 1 and module.groups == module.in_channels > 1 and rest == 0
-    groups = out // multiplier if depthwise and out % multiplier == 0 else module.groups
-    if out % groups:
-        raise ShapeError(
-            "every group of a convolution must keep the same number of output channels.",
-            out_channels=out,
-            groups=module.groups,
-            fix=f"keep a multiple of {multiplier if depthwise else module.groups} channels, equally many of each group",
-        )
-    return {
-        "out_channels": _agreed(out, _size(shapes, "bias")),
-        "in_channels": width * groups,
-        "groups": groups,
-    }
-
-
-@size_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-def _conv_transpose(module: nn.ConvTranspose2d, shapes: Shapes) -> dict[str, object]:
-    """Weight (in, out / groups, …), bias (out)."""
-    inputs, width = shapes["weight"][:2]
-    if inputs % module.groups:
-        raise ShapeError(
-            "every group of a convolution must keep the same number of input channels.",
-            in_channels=inputs,
-            groups=module.groups,
-        )
-    return {"in_channels": inputs, "out_channels": _agreed(width * module.groups, _size(shapes, "bias"))}
 
 
 @size_rule(nn.modules.batchnorm._NormBase)
 def _batch_norm(module: nn.BatchNorm2d, shapes: Shapes) -> dict[str, object]:
     """Weight, bias, running mean and variance, all (features)."""
-    names = ("weight", "bias", "running_mean", "running_var")
-    return {"num_features": _agreed(*(_size(shapes, name) for name in names))}
-
-
-@size_rule(nn.GroupNorm)
-def _group_norm(module: nn.GroupNorm, shapes: Shapes) -> dict[str, object]:
-    """Weight and bias (channels), which the groups must divide."""
-    channels = _agreed(_size(shapes, "weight"), _size(shapes, "bias"))
-    if channels is not None and channels % module.num_groups:
-        raise ShapeError(
-            "the groups of a GroupNorm must divide its channels.", channels=channels, groups=module.num_groups
-        )
-    return {"num_channels": channels}
+    return {"num_features": same_positions(shapes, "weight", "bias", "running_mean", "running_var")}
 
 
 @size_rule(nn.LayerNorm, nn.RMSNorm)
 def _layer_norm(module: nn.LayerNorm, shapes: Shapes) -> dict[str, object]:
     """Weight and bias of the normalised shape."""
+    same_positions(shapes, "weight", "bias")
     given = {tuple(shapes[name]) for name in ("weight", "bias") if name in shapes}
     return {"normalized_shape": given.pop() if len(given) == 1 else None}
-
-
-@size_rule(nn.Embedding, nn.EmbeddingBag)
-def _embedding(module: nn.Embedding, shapes: Shapes) -> dict[str, object]:
-    """Weight (vocabulary, width)."""
-    rows, width = shapes["weight"]
-    return {"num_embeddings": rows, "embedding_dim": width}
 
 
 @size_rule(nn.PReLU)
 def _prelu(module: nn.PReLU, shapes: Shapes) -> dict[str, object]:
     """Weight (channels)."""
-    return {"num_parameters": shapes["weight"][0]}
+    return {"num_parameters": shapes.size("weight")}
 
 
-@size_rule(nn.RNNBase)
-def _recurrent(module: nn.RNNBase, shapes: Shapes) -> dict[str, object]:
-    """Weights (gates · hidden, in) and (gates · hidden, out), biases (gates · hidden): all layers must agree."""
-    gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1)
-    hidden, rest = divmod(shapes["weight_hh_l0"][0], gates)
-    inputs = shapes["weight_ih_l0"][1]
-    output = shapes["weight_hr_l0"][0] if module.proj_size else hidden
-    directions = 2 if module.bidirectional else 1
-    for name, shape in shapes.items():
-        layer = int(name.split("_l")[1].split("_")[0])
-        width = {"ih": inputs if layer == 0 else output * directions, "hh": output}.get(name.split("_")[1], hidden)
-        expected = (output, hidden) if "_hr_" in name else (gates * hidden, width)[: len(shape)]
-        if rest or tuple(shape) != expected:
+@size_rule(nn.Embedding, nn.EmbeddingBag)
+def _embedding(module: nn.Embedding, shapes: Shapes) -> dict[str, object]:
+    """Weight (vocabulary, width); the padding row moves up by the removed rows before it, and must not go itself."""
+    rows, padding = shapes.kept("weight", 0), module.padding_idx
+    if rows is not None and padding is not None:
+        at = (rows.keep == padding).nonzero().flatten().tolist()
+        if not at:
             raise ShapeError(
-                f"{type(module).__name__} needs all its weights to agree on one hidden size; with {name!r} as asked "
-                "it would read past the end of a buffer.",
-                tensor=tuple(shape),
-                expected=expected,
-                fix=f"resize every weight and bias in one transaction, {gates} equal gate blocks of rows each",
+                "the padding row of an embedding cannot be removed while `padding_idx` names it.",
+                padding_idx=padding,
+                fix=f"keep row {padding}, or set padding_idx = None first",
             )
-    found: dict[str, object] = {"input_size": inputs, "hidden_size": hidden}
-    return found | ({"proj_size": output} if module.proj_size else {})
-
-
-@size_rule(nn.RNNCellBase)
-def _recurrent_cell(module: nn.RNNCellBase, shapes: Shapes) -> dict[str, object]:
-    """Weights (gates · hidden, in) and (gates · hidden, hidden), biases (gates · hidden)."""
-    gates = module.weight_hh.shape[0] // module.hidden_size
-    rows, hidden = shapes["weight_hh"]
-    if rows != gates * hidden or any(shape[0] != rows for shape in shapes.values()):
-        raise ShapeError(
-            f"{type(module).__name__} needs all its weights to agree on one hidden size.",
-            shapes={name: tuple(shape) for name, shape in shapes.items()},
-            fix=f"resize every weight and bias in one transaction, {gates} equal gate blocks of rows each",
-        )
-    return {"input_size": shapes["weight_ih"][1], "hidden_size": hidden}
-
-
-@size_rule(nn.MultiheadAttention)
-def _attention(module: nn.MultiheadAttention, shapes: Shapes) -> dict[str, object]:
-    """in_proj (3 · embed, embed), out_proj (embed, embed); heads keep their width, so their number follows."""
-    if "in_proj_weight" not in shapes:
-        return {}
-    rows, embed = shapes["in_proj_weight"]
-    expected = {
-        "in_proj_weight": (3 * embed, embed),
-        "in_proj_bias": (3 * embed,),
-        "out_proj.weight": (embed, embed),
-        "out_proj.bias": (embed,),
+        padding = at[0]
+    return {
+        "num_embeddings": shapes.size("weight"),
+        "embedding_dim": shapes.size("weight", 1),
+        "padding_idx": padding,
     }
-    wrong = {name: tuple(shapes[name]) for name, shape in expected.items() if tuple(shapes.get(name, shape)) != shape}
-    if wrong:
-        raise ShapeError(
-            "nn.MultiheadAttention has one width for its input, its heads together and its output.",
-            embed_dim=embed,
-            disagreeing=wrong,
-            fix="resize in_proj_weight (both dims), in_proj_bias, out_proj.weight (both) and out_proj.bias together",
-        )
-    return {"embed_dim": embed, "kdim": embed, "vdim": embed, "num_heads": embed // module.head_dim}

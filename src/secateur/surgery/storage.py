@@ -10,8 +10,9 @@ read the new values unnoticed. ``set_data`` does neither by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from secateur._errors import StaleGraphError
 from secateur.surgery.change import Change
 
 __all__ = ["Poison", "Replace", "accumulator_resets", "set_shape_"]
+
+_MOST_SHOWN = 8
+"""So many resized tensors are named in an error; the one whose gradient arrived is always the first."""
 
 
 def set_shape_(tensor: Tensor, new: Tensor, grad: Tensor | None) -> None:
@@ -35,7 +39,7 @@ def set_shape_(tensor: Tensor, new: Tensor, grad: Tensor | None) -> None:
     Changes:
         Data, gradient, version counter. Graphs built before are not usable any more.
     """
-    other = torch.float32 if tensor.dtype == torch.float64 else torch.float64
+    other = torch.float16 if tensor.dtype == torch.float32 else torch.float32
     with torch.no_grad():
         tensor.grad = None
         tensor.data = torch.empty(0, dtype=other, device=tensor.device)
@@ -46,31 +50,33 @@ def set_shape_(tensor: Tensor, new: Tensor, grad: Tensor | None) -> None:
 
 def accumulator_resets() -> bool:
     """Whether this torch drops the cached accumulator as described above (it is an implementation detail)."""
-    probe = torch.zeros(2, requires_grad=True)
-    graph = probe * 1
-    before = get_gradient_edge(probe).node
-    set_shape_(probe, torch.zeros(3), None)
-    return graph is not None and get_gradient_edge(probe).node is not before
+    with torch.inference_mode(False), torch.enable_grad():
+        probe = torch.zeros(2, device="cpu", requires_grad=True)
+        graph = probe * 1
+        before = get_gradient_edge(probe).node
+        set_shape_(probe, torch.zeros(3, device="cpu"), None)
+        return graph is not None and get_gradient_edge(probe).node is not before
 
 
 @dataclass
 class Replace:
     """The edit that gives a parameter or buffer its new data and gradient."""
 
-    tensor: Tensor
+    change: Change
     data: Tensor
     grad: Tensor | None
     old: tuple[Tensor, Tensor | None] | None = None
 
     def do(self) -> None:
         """Change the tensor and remember what it was."""
-        self.old = self.tensor.data, self.tensor.grad
-        set_shape_(self.tensor, self.data, self.grad)
+        tensor = self.change.tensor
+        self.old = tensor.data, tensor.grad
+        set_shape_(tensor, self.data, self.grad)
 
     def undo(self) -> None:
         """Give the tensor its old data and gradient back."""
         if self.old is not None:
-            set_shape_(self.tensor, *self.old)
+            set_shape_(self.change.tensor, *self.old)
 
 
 @dataclass
@@ -83,14 +89,19 @@ class Poison:
     """
 
     changes: Sequence[Change]
-    nodes: Sequence[Any]
+    nodes: Iterable[Any]
     handles: list[Any] = field(default_factory=list)
 
     def do(self) -> None:
         """Hook the nodes and the tensors' own accumulators."""
-        accumulators = [get_gradient_edge(c.tensor).node for c in self.changes if c.tensor.requires_grad]
-        stale = _raiser(self.changes)
-        self.handles = [node.register_prehook(stale) for node in [*self.nodes, *accumulators]]
+        shown = [f"{c.name!r} {tuple(c.old_shape)} -> {tuple(c.new_shape)}" for c in self.changes]
+        first = tuple(shown[:_MOST_SHOWN])
+        for node in self.nodes:
+            self.handles.append(node.register_prehook(partial(_stale, first, len(shown))))
+        for change, mine in zip(self.changes, shown, strict=True):
+            if change.tensor.requires_grad:
+                accumulator = get_gradient_edge(change.tensor).node
+                self.handles.append(accumulator.register_prehook(partial(_stale, (mine, *first), len(shown))))
 
     def undo(self) -> None:
         """Take the hooks away."""
@@ -98,19 +109,15 @@ class Poison:
             handle.remove()
 
 
-def _raiser(changes: Sequence[Change]) -> Callable[..., None]:
-    """A hook for graph nodes that says what was resized since the graph was built."""
-    shown = [f"{c.name!r} {tuple(c.old_shape)} -> {tuple(c.new_shape)}" for c in changes]
-    resized = ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
-
-    def stale(*_: object) -> None:
-        raise StaleGraphError(
-            "backward through a graph that was built before a parameter in it was resized.",
-            resized_since=resized,
-            fix="call the model again and use the new loss; drop the old one (del loss), or resize after backward()",
-        )
-
-    return stale
+def _stale(shown: tuple[str, ...], total: int, *_: object) -> None:
+    """The hook on graph nodes: say what was resized since the graph was built."""
+    named = tuple(dict.fromkeys(shown))[:_MOST_SHOWN]
+    rest = total - len(named)
+    raise StaleGraphError(
+        "backward through a graph that was built before a parameter in it was resized.",
+        resized_since=", ".join(named) + (f" and {rest} more" if rest > 0 else ""),
+        fix="call the model again and use the new loss; drop the old one (del loss), or resize after backward()",
+    )
 
 
 if not accumulator_resets():  # pragma: no cover - depends on the torch that is installed

@@ -1,76 +1,146 @@
-"""Matrix products, convolutions and embeddings: the contracted dims are equal, the outer dims pass on."""
+"""Matrix products and convolutions: the contracted dims are equal, the outer dims pass on."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from secateur.graph.capture import Call
-from secateur.graph.labels import Dim, Dims
+from secateur.graph.call import Call
+from secateur.graph.labels import Dim, Dims, size_of
 from secateur.graph.rules._table import rule
 from secateur.graph.rules.pointwise import broadcast
 
 __all__: list[str] = []
 
 
-@rule("aten.mm", "aten.bmm")
-def matmul(call: Call) -> list[Dims]:
-    """``(…, n, k) @ (…, k, m)``."""
-    one, other = call.dims(call.args[0]), call.dims(call.args[1])
-    call.equal(one[-1], other[-2])
-    for mine, theirs in zip(one[:-2], other[:-2], strict=True):
-        call.equal(mine, theirs)
-    call.capture.multiplied(*one, other[-1])
-    return [(*one[:-1], other[-1])]
-
-
-@rule("aten.addmm", "aten.baddbmm")
-def add_matmul(call: Call) -> list[Dims]:
-    """``bias + (…, n, k) @ (…, k, m)``, the bias broadcast."""
-    bias, left, right = call.args[:3]
+def _product(call: Call, left: Tensor, right: Tensor) -> Dims:
+    """``(…, n, k) @ (…, k, m)`` -> (…, n, m), noted for costs."""
     one, other = call.dims(left), call.dims(right)
     call.equal(one[-1], other[-2])
     for mine, theirs in zip(one[:-2], other[:-2], strict=True):
         call.equal(mine, theirs)
     call.capture.multiplied(*one, other[-1])
-    product = (*one[:-1], other[-1])
+    return (*one[:-1], other[-1])
+
+
+def _plus(call: Call, added: Tensor, product: Dims) -> list[Dims]:
+    """A tensor that is broadcast to the result and added."""
     shape = tuple(call.out.shape)
-    return [broadcast(call.labels, shape, [(shape, product), (tuple(bias.shape), call.dims(bias))])]
+    return [broadcast(call.labels, shape, [(shape, product), (tuple(added.shape), call.dims(added))])]
 
 
-@rule("aten.dot", "aten.mv")
+@rule("aten.mm", "aten.bmm")
+def matmul(call: Call) -> list[Dims]:
+    """``(…, n, k) @ (…, k, m)``."""
+    return [_product(call, *call.args[:2])]
+
+
+@rule("aten.addmm", "aten.addmm_", "aten.baddbmm", "aten.baddbmm_", "aten._addmm_activation")
+def add_matmul(call: Call) -> list[Dims]:
+    """``bias + (…, n, k) @ (…, k, m)``, the bias broadcast."""
+    return _plus(call, call.args[0], _product(call, *call.args[1:3]))
+
+
+@rule("aten.addbmm", "aten.addbmm_")
+def add_sum_matmul(call: Call) -> list[Dims]:
+    """``bias + sum_b (b, n, k) @ (b, k, m)``."""
+    return _plus(call, call.args[0], _product(call, *call.args[1:3])[1:])
+
+
+@rule("aten.dot", "aten.vdot", "aten.mv")
 def vector(call: Call) -> list[Dims]:
     """``(…, k) @ (k)``."""
     one, other = call.dims(call.args[0]), call.dims(call.args[1])
     call.equal(one[-1], other[0])
+    call.capture.multiplied(*one)
     return [one[:-1]]
+
+
+@rule("aten.addmv", "aten.addmv_")
+def add_vector(call: Call) -> list[Dims]:
+    """``bias + (n, k) @ (k)``."""
+    rows, contracted = call.dims(call.args[1])
+    call.equal(contracted, call.dims(call.args[2])[0])
+    call.capture.multiplied(rows, contracted)
+    return _plus(call, call.args[0], (rows,))
+
+
+@rule("aten.addr", "aten.addr_")
+def add_outer(call: Call) -> list[Dims]:
+    """``bias + (n) (m)^T``."""
+    return _plus(call, call.args[0], tuple(call.dims(vector)[0] for vector in call.args[1:3]))
+
+
+@rule("aten._cdist_forward", "aten._euclidean_dist")
+def distances(call: Call) -> list[Dims]:
+    """Distances of (…, n, k) and (…, m, k) -> (…, n, m)."""
+    one, other = call.dims(call.args[0]), call.dims(call.args[1])
+    call.equal(one[-1], other[-1])
+    for mine, theirs in zip(one[:-2], other[:-2], strict=True):
+        call.equal(mine, theirs)
+    return [(*one[:-1], other[-2])]
+
+
+@rule("aten._trilinear")
+def bilinear(call: Call) -> list[Dims]:
+    """Three tensors laid out over common dims (`expand` names those that each lacks), multiplied, summed over some."""
+    laid_out = []
+    for k, tensor in enumerate(call.args[:3], 1):
+        dims = list(call.dims(tensor))
+        for d in sorted(call.arg(f"expand{k}")):
+            dims.insert(d, ())
+        laid_out.append(tuple(dims))
+    shapes = [tuple(size_of(dim) for dim in dims) for dims in laid_out]
+    shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    common = broadcast(call.labels, shape, zip(shapes, laid_out, strict=True))
+    call.capture.multiplied(*common)
+    return [tuple(dim for d, dim in enumerate(common) if d not in call.arg("sumdim"))]
+
+
+@rule("aten._grouped_mm")
+def grouped_matmul(call: Call) -> list[Dims]:
+    """``(n, k) @ (e, k, m)``, where rows go to experts by number; also (e, n, k) @ (e, k, m)."""
+    left, right = call.args[:2]
+    one, other = call.dims(left), call.dims(right)
+    if left.dim() + right.dim() < 5:  # rows of a weight gradient: both operands are cut by `offs`
+        call.block(one[-1], "its positions are dealt out to experts by number")
+        call.block(other[0], "its positions are dealt out to experts by number")
+        return [(call.labels.fixed_dim(call.out.shape[0]), one[0], other[1])]
+    call.equal(one[-1], other[-2])
+    for experts in (dims[0] for tensor, dims in ((left, one), (right, other)) if tensor.dim() == 3):
+        call.block(experts, "experts are taken by number")
+    if left.dim() == right.dim() == 3:
+        call.equal(one[0], other[0])
+    entries = 16 // left.element_size()  # strides must be multiples of 16 bytes
+    for dim in (one[-1], other[-1]):
+        call.capture.multiples.append((dim, entries))
+    call.capture.multiplied(*one, other[-1])
+    lead = one[:-1] if left.dim() == 2 or right.dim() == 3 else one[1:-1]
+    return [(*lead, other[-1])]
 
 
 @rule("aten.convolution")
 def convolution(call: Call) -> list[Dims]:
     """Input (b, g · i, …), weight (g · o, i, …) or, transposed, (g · i, o, …), output (b, g · o, …)."""
     x, weight, bias = call.args[:3]
-    transposed, groups = call.arg(6, "transposed"), call.arg(8, "groups")
+    transposed, groups = call.arg("transposed"), call.arg("groups")
     inputs, kernel = call.dims(x), call.dims(weight)
     for dim in kernel[2:]:
         call.block(dim, "it is a position in a convolution's window")
     for dim in inputs[2:]:
         call.block(dim, "it is a position in an image")
-    first, second = (kernel[0], kernel[1]) if not transposed else (kernel[1], kernel[0])
-    channels = inputs[1]
     if groups == 1:
-        call.equal(channels, second)
-        out = first
+        out, contracted = kernel[:2] if not transposed else kernel[1::-1]
+        call.equal(inputs[1], contracted)
     else:
-        out = _grouped(call, channels, kernel, groups, transposed=transposed)
+        out = grouped_channels(call, inputs[1], kernel, groups, transposed=transposed)
     if isinstance(bias, Tensor):
         call.equal(out, call.dims(bias)[0])
-    image = tuple(call.labels.fixed_dim(size) for size in call.out.shape[2:])
-    positions = image if not transposed else inputs[2:]
-    call.capture.multiplied(inputs[0], *kernel, *positions)
+    image = call.labels.fixed_dims(call.out.shape[2:])
+    call.capture.multiplied(inputs[0], *kernel, *(inputs[2:] if transposed else image))
     return [(inputs[0], out, *image)]
 
 
-def _grouped(call: Call, channels: Dim, kernel: Dims, groups: int, *, transposed: bool) -> Dim:
+def grouped_channels(call: Call, channels: Dim, kernel: Dims, groups: int, *, transposed: bool = False) -> Dim:
     """State that channels are (group, channel in the group), with the same groups in and out; the output's channels."""
     labels = call.labels
     group, each = labels.split(labels.merge(channels), groups)
@@ -81,12 +151,3 @@ def _grouped(call: Call, channels: Dim, kernel: Dims, groups: int, *, transposed
     labels.equal(labels.tidy((each,)), contracted)
     call.capture.groups_of(call, group)
     return labels.tidy((own_group, *produced))
-
-
-@rule("aten.embedding")
-def embedding(call: Call) -> list[Dims]:
-    """``weight[index]``: rows are looked up by number, columns pass on."""
-    weight, index = call.args[:2]
-    rows, width = call.dims(weight)
-    call.block(rows, "its rows are looked up by number")
-    return [(*call.dims(index), width)]

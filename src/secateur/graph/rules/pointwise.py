@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from secateur.graph.capture import Call, tensors_in
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from secateur.graph.call import Call
 from secateur.graph.labels import Dim, Dims, Labels
 from secateur.graph.rules._table import rule
 
-__all__ = ["broadcast"]
+__all__ = ["broadcast", "broadcast_all"]
 
 
-def broadcast(labels: Labels, shape: tuple[int, ...], operands: list[tuple[tuple[int, ...], Dims]]) -> Dims:
+def broadcast(labels: Labels, shape: tuple[int, ...], operands: Iterable[tuple[tuple[int, ...], Dims]]) -> Dims:
     """State that operands agree wherever they are not stretched.
 
     Args:
@@ -20,49 +24,63 @@ def broadcast(labels: Labels, shape: tuple[int, ...], operands: list[tuple[tuple
     Returns:
         Dims of the result.
     """
-    result: list[Dim] = []
-    for position, size in enumerate(shape):
-        found: Dim | None = None
-        for operand, dims in operands:
-            own = position - len(shape) + len(operand)
-            if own < 0 or operand[own] != size or size == 1:
+    result: list[Dim | None] = [None] * len(shape)
+    for operand, dims in operands:
+        lead = len(shape) - len(operand)
+        for d, size in enumerate(operand, lead):
+            if d < 0 or size == 1 or shape[d] != size:
                 continue
-            if found is None:
-                found = dims[own]
+            known = result[d]
+            if known is None:
+                result[d] = dims[d - lead]
             else:
-                labels.equal(found, dims[own])
-        result.append(labels.fixed_dim(size) if found is None else found)
-    return tuple(result)
+                labels.equal(known, dims[d - lead])
+    return tuple(labels.fixed_dim(n) if dim is None else dim for n, dim in zip(shape, result, strict=True))
+
+
+def broadcast_all(call: Call, tensors: Iterable[Tensor], shape: Iterable[int]) -> Dims:
+    """`broadcast` for tensors."""
+    return broadcast(call.labels, tuple(shape), [(tuple(t.shape), call.dims(t)) for t in tensors])
 
 
 # Ops that are pointwise without torch's tag saying so.
 @rule(
-    "pointwise",
-    "aten.clone",
-    "aten.copy_",
-    "aten._to_copy",
-    "aten.detach",
-    "aten.alias",
-    "aten.lift_fresh",
-    "aten.fill_",
-    "aten.zero_",
-    "aten.masked_fill",
-    "aten.masked_fill_",
-    "aten.tril",
-    "aten.triu",
-    "aten.bernoulli_",
-    "aten.native_dropout",
-    "aten._prelu_kernel",
-    "aten.empty_like",
-    "aten.zeros_like",
-    "aten.ones_like",
-    "aten.full_like",
-    "aten.rand_like",
-    "aten.randn_like",
-)
+    "pointwise", "aten.clone", "aten.copy", "aten.copy_", "aten._to_copy", "aten.detach", "aten.alias",
+    "aten.lift_fresh", "aten.lift", "aten._conj", "aten._conj_physical", "aten._neg_view", "aten._pin_memory",
+    "aten.fill", "aten.fill_", "aten.zero", "aten.zero_", "aten.masked_fill", "aten.masked_fill_", "aten.complex",
+    "aten.polar", "aten._prelu_kernel", "aten.hardswish", "aten.hardswish_", "aten.gelu_", "aten.mish_",
+    "aten.threshold_", "aten.abs_", "aten.copysign_", "aten.heaviside_", "aten.gcd_", "aten.lcm_", "aten.eq_",
+    "aten.ne_", "aten.le_", "aten.lt_", "aten.ge_", "aten.gt_", "aten.floor_divide", "aten.floor_divide_",
+    "aten.rsub", "aten.log_sigmoid_forward", "aten._add_relu", "aten.empty_like", "aten.zeros_like",
+    "aten.ones_like", "aten.full_like",
+)  # fmt: skip
 def pointwise(call: Call) -> list[Dims]:
     """``out[i] = f(a[i], b[i], …)``: the same position of every operand goes together."""
-    inputs = tensors_in((call.args, call.kwargs))
-    outputs = tensors_in(call.out)
-    operands = [(tuple(tensor.shape), call.dims(tensor)) for tensor in inputs]
-    return [broadcast(call.labels, tuple(out.shape), operands) for out in outputs]
+    operands = [(tuple(tensor.shape), call.dims(tensor)) for tensor in call.inputs]
+    results = []
+    for out in call.outputs:
+        shape = tuple(out.shape)
+        empty = not out.numel() and all(out.shape != tensor.shape for tensor in call.inputs)  # an unused result
+        results.append(call.labels.fixed_dims(shape) if empty else broadcast(call.labels, shape, operands))
+    return results
+
+
+@rule(
+    "aten.bernoulli", "aten.bernoulli_", "aten.native_dropout", "aten.rrelu_with_noise", "aten.rrelu_with_noise_",
+    "aten.rand_like", "aten.randn_like", "aten.randint_like", "aten.uniform_", "aten.normal_", "aten.exponential_",
+    "aten.random_", "aten.log_normal_", "aten.cauchy_", "aten.geometric_", "aten.normal", "aten.poisson",
+)  # fmt: skip
+def random_like(call: Call) -> list[Dims]:
+    """The same with random numbers: fewer positions are another draw."""
+    results = pointwise(call)
+    call.capture.random += [(dim, call.name) for dims in results for dim in dims if dim]
+    return results
+
+
+@rule("aten.tril", "aten.triu", "aten.tril_", "aten.triu_")
+def triangle(call: Call) -> list[Dims]:
+    """Zero one side of a diagonal, which would shift with the positions of the last two dims."""
+    dims = call.dims(call.args[0])
+    for dim in dims[-2:]:
+        call.block(dim, f"{call.name} compares the numbers of its positions")
+    return [dims]

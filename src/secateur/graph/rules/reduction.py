@@ -1,46 +1,58 @@
-"""Sums, means, norms and softmaxes: what is reduced disappears, what is normalised is mixed."""
+"""Sums, means, maxima, softmaxes, scans: what is reduced disappears, what depends on all positions is mixed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from secateur.graph.capture import Call, tensors_in
+from secateur.graph.call import Call
 from secateur.graph.labels import Dims
 from secateur.graph.rules._table import rule
 
 __all__: list[str] = []
 
-_EXACT = ("aten.sum", "aten.linalg_vector_norm", "aten.any")
-"""Reductions that zeros do not change."""
+_NEUTRAL = {"aten.sum", "aten.nansum", "aten.any", "aten.count_nonzero", "aten.cumsum", "aten.cumsum_"}
+"""Ops that zeros do not change."""
 
 
 @rule(
-    "aten.sum", "aten.mean", "aten.amax", "aten.amin", "aten.max", "aten.min", "aten.any", "aten.all", "aten.prod",
-    "aten.argmax", "aten.argmin", "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.linalg_vector_norm",
-    "aten.logsumexp", "aten.norm",
+    "aten.sum", "aten.nansum", "aten.mean", "aten.amax", "aten.amin", "aten.aminmax", "aten.any", "aten.all",
+    "aten.prod", "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.linalg_vector_norm", "aten.norm",
+    "aten.logsumexp", "aten.count_nonzero",
 )  # fmt: skip
 def reduce(call: Call) -> list[Dims]:
     """Combine all positions of some dims."""
-    source = call.args[0]
-    position = 2 if call.name in ("aten.linalg_vector_norm", "aten.norm") else 1
-    named = call.arg(position, "dim")
-    if isinstance(named, Tensor | float):
-        named = None
-    reduced = _chosen(named, source.dim())
-    dims = call.dims(source)
-    if call.name not in _EXACT:
+    dims = call.dims(call.args[0])
+    reduced = _chosen(call.arg("dim"), len(dims))
+    if not _is_neutral(call):
         for d in reduced:
             call.mix(dims[d])
-    if "arg" in call.name:
-        for d in reduced:
-            call.block(dims[d], f"{call.name} gives the number of a position")
-    results = []
-    for out in tensors_in(call.out):
-        keep = out.dim() == source.dim()
-        results.append(tuple(() if d in reduced else dim for d, dim in enumerate(dims) if keep or d not in reduced))
-    return results
+    return _without(call, dims, reduced)
+
+
+@rule(
+    "aten.max", "aten.min", "aten.argmax", "aten.argmin", "aten.median", "aten.nanmedian", "aten.mode",
+    "aten.kthvalue",
+)  # fmt: skip
+def reduce_to_one(call: Call) -> list[Dims]:
+    """Take one position of a dim by its value; its number, if that is used, must not shift."""
+    dims = call.dims(call.args[0])
+    reduced = _chosen(call.arg("dim"), len(dims))
+    number = len(call.outputs) - 1 if "arg" in call.name or len(call.outputs) > 1 else None
+    for d in reduced:
+        call.mix(dims[d])
+        if number is not None:
+            call.block(dims[d], f"{call.name} gives the number of a position", number)
+        if call.name == "aten.kthvalue":
+            call.block(dims[d], f"{call.name} counts its positions")
+    return _without(call, dims, reduced)
+
+
+def _is_neutral(call: Call) -> bool:
+    """Whether positions that hold zero do not change the result."""
+    if "norm" in call.name:
+        order = call.arg("ord", call.arg("p"))
+        return order is None or order > 0
+    return call.name in _NEUTRAL
 
 
 def _chosen(named: int | Sequence[int] | None, number: int) -> set[int]:
@@ -51,83 +63,59 @@ def _chosen(named: int | Sequence[int] | None, number: int) -> set[int]:
     return {d % number for d in listed} if number else set()
 
 
-@rule("aten._softmax", "aten._log_softmax", "aten._safe_softmax", "aten.cumsum", "aten.logcumsumexp")
-def softmax(call: Call) -> list[Dims]:
-    """Combine all positions of one dim, and keep the dim."""
+def _without(call: Call, dims: Dims, reduced: set[int]) -> list[Dims]:
+    """Dims of results, without the reduced ones or with size 1 in their places."""
+    results = []
+    for out in call.outputs:
+        keep = out.dim() == len(dims)
+        results.append(tuple(() if d in reduced else dim for d, dim in enumerate(dims) if keep or d not in reduced))
+    return results
+
+
+@rule(
+    "aten._softmax", "aten._log_softmax", "aten._safe_softmax", "aten.cumsum", "aten.cumsum_", "aten.cumprod",
+    "aten.cumprod_", "aten.logcumsumexp", "aten.cummax", "aten.cummin",
+)  # fmt: skip
+def along(call: Call) -> list[Dims]:
+    """Combine positions of one dim with others, and keep the dim."""
     dims = call.dims(call.args[0])
     if dims:
-        call.mix(dims[call.args[1] % len(dims)])
+        dim = dims[call.arg("dim")]
+        if not _is_neutral(call):
+            call.mix(dim)
+        if len(call.outputs) > 1:
+            call.block(dim, f"{call.name} gives the number of a position", 1)
+    return [dims] * len(call.outputs)
+
+
+@rule("aten.trace")
+def trace(call: Call) -> list[Dims]:
+    """The sum of the positions (i, i)."""
+    one, other = call.dims(call.args[0])
+    if call.args[0].shape[0] == call.args[0].shape[1]:
+        call.equal(one, other)
+    else:
+        for dim in (one, other):
+            call.block(dim, f"{call.name} compares the numbers of its positions")
+    return [()]
+
+
+@rule("aten.renorm", "aten.renorm_")
+def renorm(call: Call) -> list[Dims]:
+    """Scale each position of one dim by the norm over all others."""
+    dims = call.dims(call.args[0])
+    for d, dim in enumerate(dims):
+        if d != call.arg("dim") % len(dims):
+            call.mix(dim)
     return [dims]
 
 
-@rule("aten.native_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit_no_training",
-      "aten.cudnn_batch_norm", "aten._batch_norm_with_update", "aten._batch_norm_no_update")  # fmt: skip
-def batch_norm(call: Call) -> list[Dims]:
-    """Input (b, c, …); scale, shift and statistics (c)."""
-    source = call.args[0]
-    dims = call.dims(source)
-    for tensor in tensors_in(call.args[1:5]):
-        call.equal(dims[1], call.dims(tensor)[0])
-    statistics = [(dims[1],) if out.dim() == 1 and out.numel() else call.labels.fixed_dims(out.shape)
-                  for out in tensors_in(call.out)[1:]]  # fmt: skip
-    return [dims, *statistics]
-
-
-@rule("aten.native_layer_norm", "aten._fused_rms_norm")
-def layer_norm(call: Call) -> list[Dims]:
-    """Normalise over the last dims, which scale and shift share."""
-    source, normalised = call.args[0], call.args[1]
-    dims = call.dims(source)
-    last = dims[source.dim() - len(normalised) :]
-    for dim in last:
-        call.mix(dim)
-    for tensor in tensors_in(call.args[2:4]):
-        for mine, theirs in zip(last, call.dims(tensor), strict=True):
-            call.equal(mine, theirs)
-    lead = dims[: source.dim() - len(normalised)]
-    return [dims, *((*lead, *((),) * (out.dim() - len(lead))) for out in tensors_in(call.out)[1:])]
-
-
-@rule("aten.native_group_norm")
-def group_norm(call: Call) -> list[Dims]:
-    """Input (b, g · c, …), scale and shift (g · c); the groups mix, and each keeps the same channels."""
-    source = call.args[0]
-    groups = call.args[6]
-    dims = call.dims(source)
-    labels = call.labels
-    group, each = labels.split(labels.merge(dims[1]), groups)
-    for dim in (labels.tidy((each,)), *dims[2:]):
-        call.mix(dim)
-    for tensor in tensors_in(call.args[1:3]):
-        call.equal(dims[1], call.dims(tensor)[0])
-    call.capture.groups_of(call, group)
-    return [dims, *((dims[0], labels.tidy((group,))) for _ in tensors_in(call.out)[1:])]
-
-
-@rule("aten._weight_norm_interface")
-def weight_norm(call: Call) -> list[Dims]:
-    """``v * (g / |v|)``: the norm is over all dims but one, along which g has the same positions."""
-    direction, scale, dim = call.args[0], call.args[1], call.arg(2, "dim", 0)
-    dims, lengths = call.dims(direction), call.dims(scale)
-    call.equal(dims[dim], lengths[dim])
-    for d, other in enumerate(dims):
-        if d != dim:
-            call.mix(other)
-    return [dims, lengths]
-
-
-@rule("aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.avg_pool2d", "aten.avg_pool3d",
-      "aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d", "aten.adaptive_max_pool2d", "aten.upsample_nearest1d",
-      "aten.upsample_nearest2d", "aten.upsample_nearest3d", "aten.upsample_linear1d", "aten.upsample_bilinear2d",
-      "aten._upsample_bilinear2d_aa", "aten.upsample_bicubic2d", "aten._upsample_bicubic2d_aa",
-      "aten.upsample_trilinear3d", "aten.reflection_pad1d", "aten.reflection_pad2d", "aten.replication_pad2d",
-      "aten.avg_pool1d", "aten.max_pool1d", "aten.adaptive_avg_pool1d")  # fmt: skip
-def pool(call: Call) -> list[Dims]:
-    """Work on the image, channel by channel."""
-    source = call.args[0]
-    spatial = {"1": 1, "2": 2, "3": 3}[next(c for c in call.name if c in "123")]
-    dims = call.dims(source)
-    for dim in dims[source.dim() - spatial :]:
-        call.block(dim, "it is a position in an image")
-    lead = dims[: source.dim() - spatial]
-    return [(*lead, *call.labels.fixed_dims(out.shape[len(lead) :])) for out in tensors_in(call.out)]
+@rule("aten.linalg_cross")
+def cross(call: Call) -> list[Dims]:
+    """Vectors of three along one dim."""
+    one, other = (call.dims(tensor) for tensor in call.args[:2])
+    d = call.arg("dim") % len(one)
+    call.block(one[d], f"{call.name} combines its three positions")
+    for mine, theirs in zip(one, other, strict=True):
+        call.equal(mine or theirs, theirs or mine)
+    return [tuple(mine or theirs for mine, theirs in zip(one, other, strict=True))]

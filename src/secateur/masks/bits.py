@@ -1,0 +1,142 @@
+"""One mask in the forms in which it is applied: packed bits always, words of a tensor's width where speed matters."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from secateur.masks.packing import clear_, clear_packed_, count_kept, pack, unpack, words_for
+
+__all__ = ["Bits"]
+
+
+class Bits:
+    """A mask, packed to one bit an entry, that clears tensors of its shape.
+
+    Args:
+        packed: uint8 as `packing.pack` gives it.
+        shape: Shape of the mask.
+        lean: Make no words: 0.125 bytes an entry instead of that and the width of a weight. Slower.
+    """
+
+    def __init__(self, packed: Tensor, shape: torch.Size, *, lean: bool = False) -> None:
+        self.packed = packed
+        self.shape = torch.Size(shape)
+        self.lean = lean
+        self._words: Tensor | None = None
+
+    @classmethod
+    def of(cls, mask: Tensor, like: Tensor, *, lean: bool = False) -> Self:
+        """Take a bool mask (True = kept) to the device of `like`, the tensor that it is for, with the words for it."""
+        on_meta = like.is_meta  # which has no memory; the bits wait elsewhere
+        made = cls(pack(mask if on_meta else mask.to(like.device)), mask.shape, lean=lean)
+        if not lean and not on_meta and like.shape == made.shape:
+            made._words = words_for(like, mask)
+        return made
+
+    def copy(self, *, lean: bool | None = None) -> Bits:
+        """The same mask with memory of its own; words are made when they are needed."""
+        return Bits(self.packed.clone(), self.shape, lean=self.lean if lean is None else lean)
+
+    @property
+    def dense(self) -> Tensor:
+        """The mask as bool, True = kept: a new tensor."""
+        return unpack(self.packed, self.shape)
+
+    @property
+    def num_zeros(self) -> int:
+        """Number of masked entries."""
+        return self.shape.numel() - count_kept(self.packed)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are held at the moment."""
+        words = 0 if self._words is None else self._words.numel() * self._words.element_size()
+        return self.packed.numel() + words
+
+    def clear_(self, tensor: Tensor, *, own: bool = False) -> None:
+        """Zero the masked entries of a tensor of the mask's shape, whatever they hold; nothing happens on meta.
+
+        Args:
+            tensor: A parameter, its gradient (a sparse one, too) or a moment.
+            own: It is the tensor that the mask is for. Bits and words are kept as it needs them, and serve every other
+                tensor of its layout as well.
+        """
+        if tensor.is_meta:
+            return
+        if tensor.layout == torch.sparse_coo:
+            self._clear_sparse_(tensor)
+        elif self.lean or tensor.numel() == 0:
+            clear_packed_(tensor, self._packed_on(tensor.device, keep=own))
+        else:
+            clear_(tensor, self._words_for(tensor, keep=own))
+
+    def is_flat(self, tensor: Tensor) -> bool:
+        """Whether `is_clear` can look at windows of the tensor that the mask is for, or of its gradient."""
+        if tensor.layout != torch.strided:
+            return False
+        plain = not self.lean and tensor.dim() == 4 and tensor.dtype != torch.complex128
+        return tensor.is_contiguous() or (plain and tensor.is_contiguous(memory_format=torch.channels_last))
+
+    def is_clear(self, tensor: Tensor, start: int, stop: int) -> bool:
+        """Whether the masked ones among some entries of a tensor are zero.
+
+        Args:
+            tensor: The tensor that the mask is for, or one of its layout; `is_flat`.
+            start: First entry, in the order of memory; a multiple of 64.
+            stop: End of the entries; a multiple of 64, or beyond the last.
+        """
+        entries = _flat(tensor.detach(), tensor.dim())[start:stop]
+        if self.lean:
+            wanted = clear_packed_(entries.clone(), self._packed_on(tensor.device, keep=False)[start // 8 : stop // 8])
+        else:
+            wanted = clear_(entries.clone(), _flat(self._words_for(tensor, keep=False), tensor.dim())[start:stop])
+        return _same_bits(wanted, entries)
+
+    def _words_for(self, tensor: Tensor, *, keep: bool) -> Tensor:
+        """The words for the tensor's width, device and memory order; those that are kept, if they fit."""
+        words = self._words
+        if words is None or not _fit(words, tensor):
+            words = words_for(tensor, self.dense)
+            if keep:
+                self._words = words
+        return words
+
+    def _packed_on(self, device: torch.device, *, keep: bool) -> Tensor:
+        """The bits on a device; they stay there if they are to be kept."""
+        packed = self.packed.to(device)
+        if keep:
+            self.packed = packed
+        return packed
+
+    def _clear_sparse_(self, tensor: Tensor) -> None:
+        """Zero the masked entries of a sparse COO tensor (the gradient of a sparse embedding) in place."""
+        merged = tensor.coalesce()
+        index, values = merged.indices(), merged.values()
+        kept = self.dense.to(values.device)[tuple(index)]
+        values = torch.where(kept, values, torch.zeros((), dtype=values.dtype, device=values.device))
+        tensor.copy_(torch.sparse_coo_tensor(index, values, merged.shape, check_invariants=False))
+
+
+def _flat(tensor: Tensor, dim: int) -> Tensor:
+    """A view of the first `dim` dims as one, in the order of memory."""
+    return (tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)).flatten(0, dim - 1)
+
+
+def _fit(words: Tensor, tensor: Tensor) -> bool:
+    """Whether words that were made for some tensor serve this one of the same shape."""
+    pairs = tensor.dtype == torch.complex128
+    strides = tuple(2 * stride for stride in tensor.stride()) if pairs else tensor.stride()
+    return (
+        words.stride()[: tensor.dim()] == strides
+        and words.element_size() == (8 if pairs else tensor.element_size())
+        and words.device == tensor.device
+    )
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two 1-D tensors hold the same bits (nan equals itself, 0.0 is not -0.0)."""
+    word = torch.int64 if one.numel() * one.element_size() % 8 == 0 else torch.uint8  # bytes are compared one by one
+    return torch.equal(one.view(word), other.view(word))

@@ -1,0 +1,115 @@
+"""The steps that a commit is made of. All that can fail is computed before the first one; each can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Do", "Edit", "SetAttr", "SetItem", "SetValue", "carry_out"]
+
+_NOT_DONE = object()
+
+
+class Edit(Protocol):
+    """One step: `undo` restores what `do` got to replace, also when `do` failed half-way."""
+
+    def do(self) -> None:
+        """Carry the edit out."""
+
+    def undo(self) -> None:
+        """Restore what was there before."""
+
+
+@dataclass
+class SetItem:
+    """``container[key] = value``, as for an entry of an optimizer's state."""
+
+    container: MutableMapping[Any, Any]
+    key: Any
+    value: object
+    old: object = _NOT_DONE
+
+    def do(self) -> None:
+        """Set the new value and remember the old one."""
+        self.old = self.container[self.key]
+        self.container[self.key] = self.value
+
+    def undo(self) -> None:
+        """Put the old value back."""
+        if self.old is not _NOT_DONE:
+            self.container[self.key] = self.old
+
+
+@dataclass
+class SetAttr:
+    """``setattr(owner, name, value)``, as for a size that a module has recorded."""
+
+    owner: object
+    name: str
+    value: object
+    old: object = _NOT_DONE
+
+    def do(self) -> None:
+        """Set the new value and remember the old one."""
+        self.old = getattr(self.owner, self.name)
+        setattr(self.owner, self.name, self.value)
+
+    def undo(self) -> None:
+        """Put the old value back."""
+        if self.old is not _NOT_DONE:
+            setattr(self.owner, self.name, self.old)
+
+
+@dataclass
+class SetValue:
+    """``tensor.copy_(value)`` for a tensor that has the shape of `value` by then."""
+
+    tensor: Tensor
+    value: Tensor
+    old: Tensor | None = None
+
+    def do(self) -> None:
+        """Write the new values and remember the old ones."""
+        self.old = self.tensor.detach().clone()
+        with torch.no_grad():
+            self.tensor.copy_(self.value)
+
+    def undo(self) -> None:
+        """Write the old values again."""
+        if self.old is not None:
+            with torch.no_grad():
+                self.tensor.copy_(self.old)
+
+
+@dataclass
+class Do:
+    """A call made once everything has changed, for state that is derived from it; `restore` is its reverse, if any."""
+
+    refresh: Callable[[], object]
+    restore: Callable[[], object] | None = None
+
+    def do(self) -> None:
+        """Refresh."""
+        self.refresh()
+
+    def undo(self) -> None:
+        """Restore."""
+        if self.restore is not None:
+            self.restore()
+
+
+def carry_out(edits: Iterable[Edit]) -> None:
+    """Do all edits, in order; if one fails after all, undo it and those before it, and raise its error."""
+    done: list[Edit] = []
+    try:
+        for edit in edits:
+            done.append(edit)
+            edit.do()
+    except BaseException:
+        for edit in reversed(done):
+            edit.undo()
+        raise
