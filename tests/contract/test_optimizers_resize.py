@@ -165,6 +165,23 @@ def test_removing_dead_positions_leaves_the_trajectory(case: OptimizerCase, dtyp
 
 
 @by_case
+def test_objects_groups_and_options_stay_what_they_are(case: OptimizerCase) -> None:
+    problem = case.problem()
+    optimizer = case.make(problem.model.parameters())
+    case.train(problem.model, optimizer, problem, range(2))
+    parameters = list(problem.model.parameters())
+    groups = [[id(p) for p in group["params"]] for group in optimizer.param_groups]
+    options = copy.deepcopy([{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups])
+    states = {id(p): id(state) for p, state in optimizer.state.items()}
+    shrink(problem.model, optimizer, problem)
+    assert all(p is q for p, q in zip(problem.model.parameters(), parameters, strict=True))
+    assert [[id(p) for p in group["params"]] for group in optimizer.param_groups] == groups
+    assert [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups] == options
+    assert {id(p): id(state) for p, state in optimizer.state.items()} == states
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in parameters)
+
+
+@by_case
 def test_state_is_indexed_by_keep(case: OptimizerCase) -> None:
     problem = case.problem(torch.float64)
     optimizer = case.make(problem.model.parameters())
@@ -217,15 +234,17 @@ def muon_factor(case: OptimizerCase, shape: torch.Size) -> float:
 def test_muon_continues_exactly_when_its_shape_dependent_rate_is_undone(
     case: OptimizerCase, dtype: torch.dtype
 ) -> None:
-    problem, optimizer = trained(case, dtype)
-    twin = trained(case, dtype)[0]
-    small_optimizer = case.make([{"params": [p]} for p in twin.model.parameters()])
+    # a learning rate in a float32 tensor would be scaled in float32
+    exact: dict[str, Any] = {"lr": torch.tensor(0.02, dtype=torch.float64)} if case.option == "tensor_lr" else {}
+    problem, optimizer = trained(case, dtype, **exact)
+    twin = trained(case, dtype, **exact)[0]
+    small_optimizer = case.make([{"params": [p]} for p in twin.model.parameters()], **exact)
     for p, q in zip(twin.model.parameters(), problem.model.parameters(), strict=True):
         small_optimizer.state[p] = copy.deepcopy(optimizer.state[q])
     small = shrink(twin.model, small_optimizer, twin)
     for group, parameter in zip(small_optimizer.param_groups, problem.model.parameters(), strict=True):
         ratio = muon_factor(case, parameter.shape) / muon_factor(case, group["params"][0].shape)
-        group["lr"], group["weight_decay"] = float(group["lr"]) * ratio, group["weight_decay"] / ratio
+        group["lr"], group["weight_decay"] = group["lr"] * ratio, group["weight_decay"] / ratio
     case.train(problem.model, optimizer, problem, range(4, 10))
     case.train(small.model, small_optimizer, small, range(4, 10))
     assert relative_error(small.model, problem.model, problem) <= TOLERANCE[dtype]

@@ -182,6 +182,40 @@ def test_relink_finds_the_place_of_new_values_by_the_order_of_parameters() -> No
     assert optimizer.param_groups[0]["params"][1] is model[0].bias is not kept
 
 
+def test_relink_finds_the_place_of_new_values_by_shape_where_the_order_tells_nothing() -> None:
+    model = mlp()
+    mixed = [model[2].bias, model[0].weight, model[2].weight, model[0].bias]
+    optimizer = torch.optim.SGD(mixed, lr=0.1)
+    del mixed
+    for name in ("0.weight", "2.weight"):
+        replace(model, name, torch.rand_like)
+    relink_(model, optimizer)
+    held = optimizer.param_groups[0]["params"]
+    assert [id(p) for p in held] == [id(p) for p in (model[2].bias, model[0].weight, model[2].weight, model[0].bias)]
+
+
+def test_relink_leaves_two_of_one_shape_that_nothing_tells_apart() -> None:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 2, bias=False))
+    optimizer = torch.optim.SGD([model[2].weight, model[0].weight], lr=0.1)
+    replace(model, "0.weight", torch.rand_like)
+    done = relink_(model, optimizer)  # it may have been 0.weight or 1.weight
+    assert not done.relinked
+    assert done.left.of("parameter-not-in-optimizer")[0].names == ("0.weight", "1.weight")
+
+
+def test_relink_refuses_to_reset_memory_that_processes_share() -> None:
+    layer = nn.Linear(4, 3)
+    old = layer(torch.ones(4))
+    layer.share_memory()
+    layer.weight.data = layer.weight.data[:, :2]
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    before = snapshot({"model": layer, "optimizer": optimizer})
+    with pytest.raises(UnsupportedError, match="cannot change 'weight': its memory is shared"):
+        relink_(layer, optimizer)
+    assert snapshot({"model": layer, "optimizer": optimizer}) == before
+    assert old.shape == (3,)
+
+
 def test_relink_drops_the_history_of_adagrad_to_its_initial_value() -> None:
     layer = nn.Linear(4, 3, bias=False)
     optimizer = torch.optim.Adagrad(layer.parameters(), initial_accumulator_value=0.25)

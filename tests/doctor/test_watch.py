@@ -204,6 +204,7 @@ def test_watch_looks_at_no_values_while_nothing_is_replaced() -> None:
 
 
 def test_watch_lets_go_of_a_model_that_nobody_else_refers_to() -> None:
+    gc.collect()  # watches of earlier tests
     hooks = nn.modules.module._global_parameter_registration_hooks
     before = len(hooks)
     model = mlp()

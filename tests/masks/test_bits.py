@@ -79,9 +79,10 @@ def test_bits_clear_a_sparse_tensor_in_place(coalesced: bool) -> None:
     assert memory(tensor) == memory(wanted)
 
 
-def test_bits_leave_meta_tensors_alone_and_stay_where_they_are() -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_bits_leave_meta_tensors_alone_and_stay_where_they_are(lean: bool) -> None:
     mask = half((6, 3))
-    bits = Bits.of(mask, torch.zeros(6, 3, device="meta"))
+    bits = Bits.of(mask, torch.zeros(6, 3, device="meta"), lean=lean)
     bits.clear_(torch.zeros(6, 3, device="meta"), own=True)
     assert torch.equal(bits.dense, mask)
 

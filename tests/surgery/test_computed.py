@@ -156,6 +156,17 @@ def test_weight_norm_records_the_sizes_of_the_layer() -> None:
     assert module.out_features == 3
 
 
+@pytest.mark.parametrize("make", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_normalised_weights_without_values_are_cut(make: Callable[[nn.Module], nn.Module]) -> None:
+    module = make(nn.Linear(5, 6, device="meta"))
+    resize_(module, "weight", dim=1, keep=[0, 2])
+    assert module.weight.shape == (6, 2)
+    if make is parametrizations.weight_norm:
+        grow_(module, "weight", dim=0, size=8, init=nn.init.ones_)
+        grow_(module, "weight", dim=1, size=3, init=nn.init.zeros_)
+        assert module.weight.shape == (8, 3)
+
+
 # Spectral norm --------------------------------------------------------------------------------------------------------
 
 

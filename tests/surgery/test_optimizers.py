@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_wrapped_lbfgs_forgets_its_size_inside_the_wrapper() -> None:
 
 @pytest.mark.integration
 def test_optimizer_of_accelerate_follows() -> None:
-    accelerate = pytest.importorskip("accelerate")
+    accelerate = importlib.import_module("accelerate")
     layer = nn.Linear(3, 4)
     raw = torch.optim.SGD(layer.parameters(), momentum=0.9)
     wrapped = accelerate.Accelerator(cpu=True).prepare_optimizer(raw)
@@ -144,13 +145,13 @@ def test_optimizer_of_accelerate_follows() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["lightning.fabric.wrappers._FabricOptimizer", "LightningOptimizer"])
 def test_optimizers_of_lightning_follow(kind: str) -> None:
-    fabric = pytest.importorskip("lightning.fabric.wrappers")
-    pytorch = pytest.importorskip("lightning.pytorch.core.optimizer")
+    fabric = importlib.import_module("lightning.fabric.wrappers")
+    pytorch = importlib.import_module("lightning.pytorch.core.optimizer")
     layer = nn.Linear(3, 4)
     raw = torch.optim.SGD(layer.parameters(), momentum=0.9)
     layer(torch.ones(1, 3)).sum().backward()
     raw.step()
-    strategy = pytest.importorskip("lightning.fabric.strategies").SingleDeviceStrategy()
+    strategy = importlib.import_module("lightning.fabric.strategies").SingleDeviceStrategy()
     is_fabric = kind.endswith("_FabricOptimizer")
     wrapped = fabric._FabricOptimizer(raw, strategy) if is_fabric else pytorch.LightningOptimizer(raw)
     resize_(layer, "weight", dim=1, keep=[0, 1], optimizer=wrapped)

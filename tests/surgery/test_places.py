@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from secateur import InvalidInputError
-from secateur.surgery.places import Place, find_place, own_tensors, places, sharers, unwrapped
+from secateur._wrappers import unwrapped
+from secateur.surgery.places import Place, find_place, own_tensors, places, sharers
 
 
 def tied() -> nn.ModuleDict:

@@ -11,7 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.two_tensor import TwoTensor
 
 from secateur import InvalidInputError, SecateurError, UnsupportedError, resize_, transaction
-from secateur.surgery.refusals import refuse_call, refuse_model, refuse_tensor
+from secateur._wrappers import refuse_model
+from secateur.surgery.refusals import refuse_call, refuse_tensor
 
 
 def test_inference_mode_is_refused() -> None:

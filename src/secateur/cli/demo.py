@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,17 +45,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         for title, event in RUNS.items():
-            task = progress.add_task(title, total=options.steps)
-            outcomes.append(
-                train(
-                    title,
-                    event,
-                    data,
-                    steps=options.steps,
-                    seed=options.seed,
-                    advance=lambda t=task: progress.advance(t),
-                )
-            )
+            advance = partial(progress.advance, progress.add_task(title, total=options.steps))
+            outcomes.append(train(title, event, data, steps=options.steps, seed=options.seed, advance=advance))
     console.print(_table(outcomes))
     console.print(outcomes[1].note, "\n")
     _replaced_weights(console)
@@ -79,14 +71,15 @@ def _table(outcomes: list[Outcome]) -> Table:
     return table
 
 
-def _net() -> tuple[nn.Sequential, torch.optim.SGD, torch.Tensor]:
-    """A small net, its optimizer with some momentum, and an input."""
+def _net() -> tuple[nn.Module, nn.Linear, torch.optim.SGD, torch.Tensor]:
+    """A small net, its first layer, its optimizer with some momentum, and an input."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    first = nn.Linear(8, 16)
+    net = nn.Sequential(first, nn.ReLU(), nn.Linear(16, 8))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     data = torch.randn(64, 8)
     _step(net, optimizer, data)
-    return net, optimizer, data
+    return net, first, optimizer, data
 
 
 def _step(net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> torch.Tensor:
@@ -102,8 +95,8 @@ def _replaced_weights(console: Console) -> None:
     """The second question: weights are replaced by masked copies, and learning stops."""
     console.rule("[bold]1. Masked by hand: learning stops", align="left")
     console.print("net[0].weight = nn.Parameter(mask * net[0].weight)", style="dim", highlight=False)
-    net, optimizer, data = _net()
-    net[0].weight = nn.Parameter((torch.rand(16, 8) > 0.5) * net[0].weight)
+    net, first, optimizer, data = _net()
+    first.weight = nn.Parameter((torch.rand(16, 8) > 0.5) * first.weight)
     _step(net, optimizer, data)
     _mend(console, net, optimizer, data)
 
@@ -112,9 +105,9 @@ def _cut_by_hand(console: Console) -> None:
     """The first question: data is cut while an old loss is alive, and autograd raises."""
     console.rule("[bold]2. Cut by hand between two backward passes: autograd raises", align="left")
     console.print("net[0].weight.data = net[0].weight.data[:, 2:]; the old loss is alive", style="dim", highlight=False)
-    net, optimizer, data = _net()
+    net, first, optimizer, data = _net()
     loss = _step(net, optimizer, data)
-    net[0].weight.data = net[0].weight.data[:, 2:]
+    first.weight.data = first.weight.data[:, 2:]
     try:
         _step(net, optimizer, data[:, 2:])
     except RuntimeError as error:
@@ -123,11 +116,12 @@ def _cut_by_hand(console: Console) -> None:
     del loss
 
 
-def _mend(console: Console, net: nn.Sequential, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
+def _mend(console: Console, net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
     """Diagnose, relink, and show that the next step moves the weights."""
     for report in (secateur.diagnose(net, optimizer), secateur.relink_(net, optimizer)):
         console.print(str(report), highlight=False, markup=False, soft_wrap=True)
-    before = net[0].weight.detach().clone()
+    weight = net.get_parameter("0.weight")
+    before = weight.detach().clone()
     _step(net, optimizer, data)
-    moved = float((net[0].weight.detach() - before).norm())
+    moved = float((weight.detach() - before).norm())
     console.print(f"After relink_(net, optimizer) the next step moves 0.weight by {moved:.4f}.\n", style="green")

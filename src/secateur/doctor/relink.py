@@ -84,7 +84,8 @@ def relink_(model: nn.Module, optimizer: object) -> Relinked:
     Raises:
         InvalidInputError: An argument is not what it should be, or the call is made inside ``torch.inference_mode()``.
         HolderError: The optimizer holds nothing that is or was this model's.
-        UnsupportedError: The model is wrapped in DDP, which keeps the old parameters itself.
+        UnsupportedError: The model is wrapped in DDP, which keeps the old parameters itself; or autograd would have to
+            forget the shape of a tensor that cannot be changed (shared, distributed).
 
         Nothing has been changed when one of these is raised.
 

@@ -18,6 +18,7 @@ from secateur.doctor.strays import strays
 from secateur.doctor.ties import Tie, declared, of_unlike_layers
 from secateur.surgery import Selection
 from secateur.surgery.census import census
+from secateur.surgery.refusals import refuse_tensor
 
 __all__ = ["Plan"]
 
@@ -27,6 +28,9 @@ class Plan:
 
     Args:
         setup: The training setup, as it is.
+
+    Raises:
+        UnsupportedError: A tensor that would have to be reset cannot be (it is shared, sparse, distributed …).
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -59,6 +63,7 @@ class Plan:
 
     def _reset(self, name: str, parameter: Tensor, data: Tensor, gradient: Tensor | None) -> None:
         """Give a parameter its data and gradient, and autograd a new beginning."""
+        refuse_tensor(name, parameter)
         self.edits.append(edits.reshape(name, parameter, data, gradient))
         self._resets[name] = parameter
 

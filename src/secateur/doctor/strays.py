@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
+from torch.optim import Optimizer
 
 from secateur.doctor import replaced
 from secateur.doctor.origins import derive
@@ -113,9 +114,15 @@ def _foreign(setup: Setup, found: dict[Slot, Link], free: dict[str, Tensor]) -> 
 
 def _held_by_none(setup: Setup, free: Mapping[str, Tensor]) -> list[str]:
     """Names of those that no live optimizer holds, passed or not."""
-    if not free:
-        return []
-    gc.collect()  # what is only waiting to be freed trains nothing
-    passed = {id(optimizer) for optimizer in setup.optimizers}
-    others = [optimizer for optimizer in census(free.values()).optimizers if id(optimizer) not in passed]
+    others = _others(setup, free)
+    if others:
+        gc.collect()  # what is only waiting to be freed trains nothing
+        others = _others(setup, free)
     return [name for name, p in free.items() if not any(holds(optimizer, p) for optimizer in others)]
+
+
+def _others(setup: Setup, free: Mapping[str, Tensor]) -> list[Optimizer]:
+    """Live optimizers that were not passed and hold one of the parameters."""
+    passed = {id(optimizer) for optimizer in setup.optimizers}
+    found = census(free.values()).optimizers if free else []
+    return [optimizer for optimizer in found if id(optimizer) not in passed]

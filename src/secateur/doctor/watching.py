@@ -32,8 +32,8 @@ def watch(model: nn.Module, optimizer: object, *, on_finding: OnFinding | None =
     """Notice at which step parameters are replaced or cut behind the optimizer's back.
 
     It hears of every parameter and module that is put into the model, and looks closer before the next step. Sizes are
-    compared before every sixteenth step and at the end, when a cut by hand (``p.data = …``) is noticed that did not make
-    the step itself fail; so is then a layer that was deleted. It looks at no values and may stay on in a real run.
+    compared before every sixteenth step and at the end: then it notices a cut by hand (``p.data = …``) that made no
+    step fail, and a layer that was deleted. It looks at no values and may stay on in a real run.
 
     Args:
         model: The model.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
-from secateur._names import Selector, match
+from secateur._names import Selector, match, owner_of
 from secateur.graph.capture import tensors_in
 from secateur.graph.labels import Dim, Dims
 from secateur.graph.provenance import Attribute
@@ -115,8 +115,8 @@ class Coupling:
 
     def why_kept(self, name: str, dim: int, position: int) -> str:
         """Why a position stays."""
-        classes = self._classes_at(name, dim, position)
-        return next((self.solution.why[c] for c in classes if c in self.solution.why), "it goes with others that stay")
+        classes = [one for one in self._classes_at(name, dim, position) if one != FIXED]
+        return next(iter(_reasons(self.solution, np.array(classes, dtype=np.int64))), _UNKNOWN)
 
     def _classes_at(self, name: str, dim: int, position: int) -> list[int]:
         """The class of a position on each axis of a dim."""
@@ -312,31 +312,48 @@ def _groups(
 
 def _kind(model: nn.Module, footprint: Mapping[tuple[str, int], int], solution: Solution, unit: int) -> str:
     """What a unit is called."""
-    if (solution.parents[:, 0] == unit).any():
-        return "heads"
-    if (solution.parents[:, 1] == unit).any():
-        return "head dims"
-    tensors = named_tensors(model)
-    widest = max((tensors[name].dim() for name, _ in footprint), default=0)
-    if widest > 2:
+    owners = [owner_of(model, name)[0] for name, _ in footprint]
+    if any(isinstance(owner, nn.modules.conv._ConvNd) for owner in owners):
         return "channels"
+    if min(footprint.values()) > 1:  # a head takes as many positions of every tensor as it is wide
+        if (solution.parents[:, 0] == unit).any():
+            return "heads"
+        if (solution.parents[:, 1] == unit).any():
+            return "head dims"
+    tensors = named_tensors(model)
     inside = {dim for name, dim in footprint if tensors[name].dim() == 2}
     return "neurons" if inside == {0, 1} else "features"
 
 
 def _kept(dims: Mapping[str, Dims], solution: Solution, parameters: frozenset[str]) -> Iterable[Kept]:
     """Dims of parameters with positions that stay."""
+    removable = solution.removed(np.nonzero(solution.is_unit)[0].tolist())
     for name, several in dims.items():
         if name not in parameters:
             continue
         for d, dim in enumerate(several):
             for axis in dim:
                 classes = solution.classes(axis)
-                staying = classes[solution.blocked[classes]] if not axis.is_fixed else classes[:0]
+                staying = classes[~removable[classes]] if not axis.is_fixed else classes[:0]
                 if len(staying):
-                    whys = [solution.why[c] for c in np.unique(staying).tolist() if c in solution.why]
-                    why = whys[0] if whys else "it goes with positions that stay"
+                    why = next(iter(_reasons(solution, np.unique(staying))), _UNKNOWN)
                     yield Kept(name, d, len(staying), why)
+
+
+_UNKNOWN = "it goes with positions that stay"
+
+
+def _reasons(solution: Solution, classes: Ids) -> Iterable[str]:
+    """Why classes stay: their own reasons, those of what they are products of, then those of what is made of them."""
+    pending = classes
+    while len(pending):
+        yield from (solution.why[c] for c in pending.tolist() if c in solution.why)
+        above = np.unique(solution.parents[pending])
+        pending = np.setdiff1d(above[above != FIXED], classes)
+        classes = np.union1d(classes, pending)
+    below = np.setdiff1d(np.nonzero(np.isin(solution.parents, classes).any(axis=1))[0], classes)
+    below = below[solution.blocked[below]]
+    yield from (solution.why[c] for c in below.tolist() if c in solution.why)
 
 
 def check_units(coupling: Coupling, units: Iterable[int]) -> None:

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secateur._errors import UnsupportedError
-from secateur.surgery import size_rule
-from secateur.surgery.sizes import Shapes
 
 __all__ = ["FreeHeadsAttention", "bind_heads_", "can_be_freed", "free_heads", "free_heads_"]
 
@@ -141,13 +139,3 @@ def free_heads(model: nn.Module) -> Iterator[None]:
     finally:
         for module, flag in zip(freed, same, strict=True):
             bind_heads_(module, flag)
-
-
-@size_rule(FreeHeadsAttention)
-def _free_heads(module: FreeHeadsAttention, shapes: Shapes) -> dict[str, object]:
-    """The width of the input; the number and width of heads are numbers in the code and follow as such."""
-    fused = "in_proj_weight" in shapes
-    query, key, value = (
-        shapes.size("in_proj_weight" if fused else f"{part}_proj_weight", 1) for part in ("q", "k", "v")
-    )
-    return {"embed_dim": query, "kdim": key, "vdim": value}

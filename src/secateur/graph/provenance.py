@@ -29,6 +29,7 @@ __all__ = [
     "Source",
     "source_of",
     "sources_in",
+    "stored_sizes",
 ]
 
 
@@ -304,6 +305,24 @@ def sources_in(source: Source | int) -> Iterator[Attribute | DimSize]:
         yield source
 
 
+def stored_sizes(model: nn.Module) -> Iterator[tuple[Attribute, int]]:
+    """All positive integers that a model's modules (and their configs) store, with their places.
+
+    Example:
+        >>> [(place.name, value) for place, value in stored_sizes(nn.Linear(3, 2))]
+        [('in_features', 3), ('out_features', 2)]
+    """
+    for label, owner in _owners(model):
+        for name, value in vars(owner).items():
+            if name.startswith("_") or name in _FLAGS:
+                continue
+            if _is_size(value, least=1):
+                yield Attribute(owner, label, name), value
+            elif type(value) in (tuple, list) and value and all(_is_size(entry, least=1) for entry in value):
+                for index, entry in enumerate(value):
+                    yield Attribute(owner, label, name, index), entry
+
+
 class AttributeSizes:
     """For as long as the ``with`` block lasts, integers stored in a model's modules (and their configs) are `Size`.
 
@@ -350,9 +369,9 @@ class AttributeSizes:
 _FLAGS = frozenset({"training", "dump_patches", "call_super_init"})
 
 
-def _is_size(value: object) -> bool:
-    """Whether a stored value can be a number of positions: an int above 1 (a dim of size 1 is never cut)."""
-    return isinstance(value, int) and type(value) in (int, PinnedSize) and value > 1
+def _is_size(value: Any, least: int = 2) -> bool:
+    """Whether a stored value can be a number of positions: an int, above 1 by default (such dims are never cut)."""
+    return isinstance(value, int) and type(value) in (int, PinnedSize) and value >= least
 
 
 def _owners(model: nn.Module) -> Iterator[tuple[str, object]]:

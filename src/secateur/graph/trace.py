@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from secateur import _compat
+from secateur._errors import UnsupportedError
 from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dims, Labels
@@ -82,7 +85,11 @@ def trace(
 
     Returns:
         The facts.
+
+    Raises:
+        UnsupportedError: The model is wrapped, compiled or lazy.
     """
+    _refuse(model)
     labels = Labels()
     tensors = named_tensors(model)
     dims = {name: tuple(labels.fresh_dim(size) for size in tensor.shape) for name, tensor in tensors.items()}
@@ -93,6 +100,22 @@ def trace(
         for dim in dims[name]:
             labels.block(dim, "no example input reached it")
     return traced
+
+
+def _refuse(model: nn.Module) -> None:
+    """Refuse models that cannot be watched: wrapped, compiled or not yet initialised ones.
+
+    Raises:
+        UnsupportedError: It is one of these.
+    """
+    for kind in _compat.wrappers():
+        if isinstance(model, kind):
+            raise UnsupportedError(f"a model inside {kind.__name__} cannot be analysed.", fix="pass the plain model")
+    if "_orig_mod" in model._modules:
+        raise UnsupportedError("a compiled model cannot be analysed.", fix="pass the model that was compiled")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise UnsupportedError(f"{name!r} is lazy: it has no shape yet.", fix="run one forward pass first")
 
 
 def _run(
@@ -118,7 +141,11 @@ def _run(
         stack.enter_context(AttributeSizes(model, watch.noted))
         stack.enter_context(watch)
         stack.enter_context(capture)
-        result = call_with(model, inputs)
+        try:
+            result = call_with(model, inputs)
+        except Exception as error:
+            error.add_note(f"raised by {type(model).__name__} as secateur ran it on the example inputs")
+            raise
     results = list(fixed_outputs(result))
     for tensor in results:
         for dim in capture.dims(tensor):

@@ -162,8 +162,11 @@ def _one_from(position: int, name: str) -> Given:
 
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _ARITHMETIC = frozenset(
-    "add radd sub rsub subtract mul rmul multiply div rdiv truediv rtruediv divide true_divide floor_divide pow rpow "
-    "remainder fmod lerp clamp fill masked_fill tensor as_tensor scalar_tensor".split()
+    (
+        *("add", "radd", "sub", "rsub", "subtract", "mul", "rmul", "multiply", "div", "rdiv", "truediv", "rtruediv"),
+        *("divide", "true_divide", "floor_divide", "pow", "rpow", "remainder", "fmod", "lerp", "clamp", "fill"),
+        *("masked_fill", "tensor", "as_tensor", "scalar_tensor"),
+    )
 )
 _SHAPES: dict[str, Given] = {
     **dict.fromkeys(("view", "reshape", "expand", "view_copy"), _shape_from(1, "size", "shape")),

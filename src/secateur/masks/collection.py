@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from secateur._errors import HolderError, InvalidInputError
-from secateur._names import tied_names
+from secateur._names import owner_of, tied_names
 from secateur.masks import keeper, slots
 from secateur.masks.commit import Optimizers, check_held, listed, put_
 from secateur.masks.eligible import Selectors, eligible_names, find
@@ -152,10 +152,18 @@ class Masks(Mapping[str, Tensor]):
         mine, its = dict(self.items()), dict(other.items())
         return mine.keys() == its.keys() and all(torch.equal(mine[name], its[name].to(mine[name])) for name in mine)
 
-    __hash__ = None  # type: ignore[assignment]  # masks change
-
     def sparsity(self, name: str | None = None) -> float:
-        """Fraction of masked entries: of one parameter, or of all masked ones together (0.0 if there are none)."""
+        """Fraction of masked entries.
+
+        Args:
+            name: The parameter that is meant; all masked ones together if left out.
+
+        Returns:
+            The fraction; 0.0 if nothing is masked.
+
+        Raises:
+            KeyError: The parameter has no mask.
+        """
         bits = [mask.bits for mask in (self._found().values() if name is None else [self._mask(name)])]
         total = sum(each.shape.numel() for each in bits)
         return sum(each.num_zeros for each in bits) / total if total else 0.0
@@ -177,6 +185,9 @@ class Masks(Mapping[str, Tensor]):
 
     def update_(self, masks: Mapping[str, Tensor]) -> None:
         """Change masks; entries that were masked and are not any more start at 0 with fresh optimizer state.
+
+        That goes for optimizers that have stepped since the model was masked, or were named or attached. Others come
+        with whatever state they have.
 
         Args:
             masks: Name of a masked parameter -> its new mask, bool, True = kept.
@@ -271,9 +282,10 @@ class Masks(Mapping[str, Tensor]):
 
     def _mask(self, name: str) -> Mask:
         """The mask of one parameter, by any of its names."""
-        slots.rejoin(self.model)
-        parameter = dict(self.model.named_parameters(remove_duplicate=False)).get(name)
-        mask = None if parameter is None else mask_of(parameter)
+        try:
+            mask = slots.mask_at(*owner_of(self.model, name))
+        except InvalidInputError:
+            mask = None
         if mask is None:
             raise KeyError(f"{name!r} has no mask; masked: {', '.join(self) or 'none'}")
         return mask

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateur._errors import HolderError, InvalidInputError, ShapeError
+from secateur._wrappers import refuse_model
 from secateur.masks import keeper
 from secateur.masks.bits import Bits
 from secateur.masks.eligible import check_maskable, find
@@ -17,7 +18,7 @@ from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
 from secateur.masks.slots import store
 from secateur.masks.state import freshen_state_
-from secateur.surgery.refusals import refuse_call, refuse_model
+from secateur.surgery.refusals import refuse_call
 
 __all__ = ["Optimizers", "check_held", "listed", "put_"]
 

@@ -39,7 +39,8 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
     first = {name: names[0] for names in tied_names(model).values() for name in names}
     chosen = default_names(model) if include is None else [first[n] for n in match(model, include)]
     dropped = set() if exclude is None else {first[n] for n in match(model, exclude)}
-    names = [name for name in dict.fromkeys(first.values()) if name in set(chosen) - dropped]
+    wanted = set(chosen) - dropped
+    names = [name for name in dict.fromkeys(first.values()) if name in wanted]
     if include is None:
         names = [name for name in names if not computed_by(model, name)] or names
     if not names:

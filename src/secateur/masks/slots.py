@@ -18,7 +18,7 @@ from secateur.masks.eligible import unmaskable
 from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
 
-__all__ = ["empty", "masked_parameters", "rejoin", "store"]
+__all__ = ["empty", "mask_at", "masked_parameters", "rejoin", "store"]
 
 _SLOTS = "_secateur_masks"
 """Key in the ``__dict__`` of a module: {short parameter name: Mask}."""
@@ -63,6 +63,16 @@ def masked_parameters(model: nn.Module) -> dict[str, Mask]:
     rejoin(model)
     named = ((name, mask_of(parameter)) for name, parameter in model.named_parameters())
     return {name: mask for name, mask in named if mask is not None}
+
+
+def mask_at(module: nn.Module, leaf: str) -> Mask | None:
+    """The mask of a module's own parameter, None if it has none."""
+    parameter = module._parameters.get(leaf)
+    if parameter is None:
+        return None
+    if any(name == leaf for name, _, _ in _slots(module)):
+        _take_over(module, leaf, parameter)
+    return mask_of(parameter)
 
 
 def _slots(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, Mask]]:

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._names import tied_names
+from secateur._wrappers import unwrapped
 from secateur.graph.heads import FreeHeadsAttention, bind_heads_, free_heads_
 from secateur.graph.provenance import PinnedSize, old_size
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
 from secateur.shrink.verifying import Verification, compare
 from secateur.surgery.admission import copies_among
 from secateur.surgery.edits import SetAttr
-from secateur.surgery.places import unwrapped
 from secateur.surgery.transaction import Holders, transaction
 
 __all__ = ["GroupPlan", "NumberPlan", "ShrinkPlan"]

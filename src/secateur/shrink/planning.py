@@ -147,8 +147,13 @@ def _order(coupling: Coupling, scores: npt.NDArray[np.float64], *, per_group: bo
     for number, group in enumerate(coupling.groups):
         units = np.array(group.units)
         own = scores[units]
+        if np.isnan(own).any():
+            raise InvalidInputError(f"the scores of {group.name!r} are not all numbers.", scores=own[:8].tolist())
+        units, own = units[np.isfinite(own)], own[np.isfinite(own)]
+        if not len(units):
+            continue
         ranked = units[np.lexsort((units, own))]
-        removable = ranked[: max(0, len(ranked) - min_units)]
+        removable = ranked[: max(0, min(len(ranked), len(group.units) - min_units))]
         mean = float(own.mean()) or 1.0
         for rank, unit in enumerate(removable.tolist()):
             key = (rank + 0.5) / len(ranked) if per_group else float(scores[unit]) / mean

@@ -14,10 +14,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from secateur._errors import HolderError
+from secateur._wrappers import refuse_model
 from secateur.surgery.census import Census, census
 from secateur.surgery.change import Change
 from secateur.surgery.optimizers import groups_of, unwrapped_optimizer
-from secateur.surgery.refusals import refuse_model
 
 __all__ = ["copies_among", "live_nodes", "optimizers_among", "refuse_unheld"]
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, SecateurError, ShapeError
+from secateur._wrappers import unwrapped
 from secateur.surgery import computed
 from secateur.surgery.arguments import dim_of, in_context, whole_number
 from secateur.surgery.change import Change
 from secateur.surgery.companions import companions
 from secateur.surgery.computed import computed_places
 from secateur.surgery.edits import Do, Edit, SetAttr
-from secateur.surgery.places import Place, find_place, places, sharers, unwrapped
+from secateur.surgery.places import Place, find_place, places, sharers
 from secateur.surgery.positions import Keep, positions
 from secateur.surgery.refusals import refuse_shared, refuse_tensor
 from secateur.surgery.selection import Init, Selection, new_values

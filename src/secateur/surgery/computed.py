@@ -1,8 +1,10 @@
 """Weights that are computed from other tensors: what they are made of, and how all of it follows.
 
 A weight under ``torch.nn.utils.parametrize``, the older ``weight_norm`` and ``spectral_norm``, or
-``torch.nn.utils.prune`` is no parameter. Its *principal* is the tensor of the same shape that it is made from; naming
-the weight means naming that, and the other parts follow it: lengths and directions of weight norm, the power iteration's vectors of spectral norm (`normalised`), masks. Everything else is refused, unless a rule says that its parts follow position by position (`parametrization_rule`).
+``torch.nn.utils.prune`` is no parameter. Its *principal* is the tensor of the same shape that it is made from: naming
+the weight means naming that, and the other parts follow it. These are the lengths of weight norm and the vectors of
+spectral norm (see `normalised`), and the mask of ``prune``. Everything else is refused, unless a rule says that its
+parts follow position by position (`parametrization_rule`).
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor, nn
 
 from secateur._errors import HolderError, InvalidInputError
+from secateur._wrappers import refuse_model, unwrapped
 from secateur.surgery.asked import Asked
 from secateur.surgery.change import Change
 from secateur.surgery.edits import Edit, SetItem
 from secateur.surgery.holders import holder
-from secateur.surgery.places import unwrapped
-from secateur.surgery.refusals import refuse_model
 
 __all__ = ["follow_mapping", "follow_module"]
 

@@ -53,7 +53,7 @@ def length_followers(
             yield place.module, directions, selection.on(selection.dim)
     elif along:
         yield place.module, lengths, selection.on(selection.dim, _norms(place, dim, selection))
-    elif isinstance(selection.init, Tensor) and bool(selection.init.any()):
+    elif isinstance(selection.init, Tensor) and not selection.init.is_meta and bool(selection.init.any()):
         raise computed_weight(place, "new entries that are not 0 would change the norms of the old ones", place.module)
 
 
@@ -61,12 +61,9 @@ def _norms(place: Place, dim: int, selection: Selection) -> Tensor | None:
     """Lengths of new directions: those that make the new weights what `init` says."""
     if not selection.num_new:
         return None
-    if not isinstance(selection.init, Tensor) or not bool(
-        (norms := torch.norm_except_dim(selection.init, 2, dim)).all()
-    ):
-        raise computed_weight(
-            place, "new rows of zeros have no direction (0 / 0): grow the weight, with `init`", place.module
-        )
+    norms = torch.norm_except_dim(selection.init, 2, dim) if isinstance(selection.init, Tensor) else None
+    if norms is None or not (norms.is_meta or bool(norms.all())):
+        raise computed_weight(place, "new zeros have no direction (0 / 0): grow the weight, with `init`", place.module)
     return norms
 
 
@@ -82,6 +79,8 @@ def rescaled_lengths(place: Place, lengths: Tensor, dim: int, changes: Mapping[i
     Raises:
         UnsupportedError: A direction would have no entry left that is not zero.
     """
+    if place.tensor.is_meta:
+        return
     change = changes[id(place.tensor)]
     rows_dim = dim if dim == -1 else dim % place.tensor.dim()
     cut = [s for s in change.selections if s.dim != rows_dim and s.keep.numel() < s.size]
@@ -143,7 +142,7 @@ def normalised_vectors(owner: nn.Module, names: tuple[str, str], changes: Mappin
     """
     for name in names:
         change = changes.get(id(owner._buffers.get(name)))
-        if change is not None:
+        if change is not None and not change.tensor.is_meta:
             kept = change.take(change.tensor)
             even = torch.ones_like(kept)
             direction = kept if bool(kept.any()) else even

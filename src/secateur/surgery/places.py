@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
 from secateur._names import owner_of
+from secateur._wrappers import unwrapped
 
-__all__ = ["Place", "find_place", "missing", "own_tensors", "places", "sharers", "unwrapped"]
+__all__ = ["Place", "find_place", "missing", "own_tensors", "places", "sharers"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +36,6 @@ class Place:
             if found is not None:
                 return found
         raise missing(self)
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The module that ``torch.compile`` has wrapped, or the module itself."""
-    inner = module._modules.get("_orig_mod")
-    return module if inner is None else inner
 
 
 def find_place(model: nn.Module, name: str) -> Place:

@@ -11,7 +11,7 @@ from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur.surgery.places import Place
 
-__all__ = ["computed_weight", "refuse_call", "refuse_model", "refuse_shared", "refuse_tensor"]
+__all__ = ["computed_weight", "refuse_call", "refuse_shared", "refuse_tensor"]
 
 
 def refuse_call() -> None:
@@ -30,28 +30,6 @@ def refuse_call() -> None:
             "called inside parametrize.cached(), which goes on with weights of the old shape.",
             fix="call it outside the with block",
         )
-
-
-def refuse_model(model: nn.Module) -> None:
-    """Refuse models whose parameters are kept in forms of the wrapper's own.
-
-    Raises:
-        InvalidInputError: It is no module.
-        UnsupportedError: The model is, or contains, such a wrapper.
-    """
-    if not isinstance(model, nn.Module):
-        raise InvalidInputError(
-            f"a module is needed, not {type(model).__name__}.", fix='resize_(layer, "weight", …), not layer.weight'
-        )
-    kinds: dict[type, str] = {**_compat.wrappers(), torch.jit.ScriptModule: "its code is compiled, sizes included"}
-    for name, module in model.named_modules():
-        kind = next((kind for kind in kinds if isinstance(module, kind)), None)
-        if kind is not None:
-            raise UnsupportedError(
-                f"cannot change a model inside {kind.__name__}: {kinds[kind]}.",
-                module=name or type(module).__name__,
-                fix="change the plain model first, then wrap it",
-            )
 
 
 def refuse_tensor(name: str, tensor: Tensor) -> None:

@@ -18,16 +18,21 @@ def resize_(
 ) -> Tensor:
     """Make one parameter smaller along a dim, in place, with everything that refers to it.
 
+    Call it between training steps, from the thread that trains; between two backward passes of an accumulated batch is
+    fine. Several parameters that belong together are resized by one `transaction`, which also looks for what refers to
+    them once instead of each time.
+
     Args:
         module: The module that `name` is relative to: the layer itself, or the whole model with a dotted name.
-        name: Name of a parameter or buffer, as in ``named_parameters()``.
+        name: Name of a parameter or buffer, as in ``named_parameters()``, or of a weight that torch's weight norm,
+            spectral norm or ``prune`` computes from some.
         dim: The dim; negative counts from the end.
         keep: Positions that stay: ascending indices, a range, a slice, or a bool mask (True = kept).
         optimizer: The optimizer that holds the parameter, or a list of them. Not needed where there is none.
         ema: What follows by name: an ``AveragedModel``, a copy of `module`, a dict of tensors, or a list of them.
 
     Returns:
-        The parameter: the same object as before.
+        The parameter: the same object as before. For a computed weight, the parameter that it is made from.
 
     Changes:
         Data, ``.grad``, the optimizer's state, averaged models and masks; running statistics of a BatchNorm; sizes that
@@ -35,14 +40,17 @@ def resize_(
 
     Keeps:
         Identity, name, requires_grad, dtype, device, memory format, hooks, Python attributes, weak references, ties.
-        Graphs that were built before can not be walked any more: their backward raises `StaleGraphError`.
+        Graphs that were built before are of no use any more: their backward raises `StaleGraphError`, or torch's own
+        error about an in-place change where they only read a frozen weight. One kind cannot be seen: a forward pass
+        inside ``torch.utils.checkpoint`` with ``use_reentrant=True`` whose backward is still to come.
 
     Raises:
-        ShapeError: No such dim, or an index outside it, or groups or gates would come apart.
+        ShapeError: No such dim, or an index outside it, or groups, gates or heads would come apart.
         InvalidInputError: No such name; `keep` empty, unsorted or with repetitions; a call inside inference mode.
         HolderError: An optimizer holds the parameter but was not passed, or does not hold it; a copy cannot follow.
         UnknownStateError: The optimizer keeps an entry of unknown meaning.
-        UnsupportedError: A lazy, sparse, quantized, shared or distributed parameter, or one that is computed.
+        UnsupportedError: A lazy, sparse, quantized, shared or distributed parameter, or a weight that is computed in a
+            way that does not keep positions apart.
 
         Nothing has been changed when one of these is raised.
 

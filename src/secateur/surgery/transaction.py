@@ -9,6 +9,7 @@ from typing import Self, SupportsIndex
 import torch
 from torch import Tensor, nn
 
+from secateur._wrappers import refuse_model
 from secateur.surgery import attention as attention
 from secateur.surgery import copies as copies
 from secateur.surgery import groups as groups
@@ -19,7 +20,7 @@ from secateur.surgery.change import Change
 from secateur.surgery.edits import Do, Edit, carry_out
 from secateur.surgery.holders import follow, found_holders
 from secateur.surgery.positions import Keep
-from secateur.surgery.refusals import refuse_call, refuse_model
+from secateur.surgery.refusals import refuse_call
 from secateur.surgery.selection import Init
 from secateur.surgery.storage import Poison, Replace
 

@@ -31,6 +31,7 @@ def lr_zero(setup: Setup) -> Iterator[Finding]:
                     "optimizer.step() changes nothing.",
                     f"optimizer.param_groups[{number}]['lr'] = {group.get('initial_lr') or 'new_lr'}"
                     + ("   # and give the scheduler the whole number of steps" if scheduled else ""),
+                    severity="warning" if any(_number(g.get("lr")) != 0.0 for g in optimizer.param_groups) else "error",
                     data={"optimizer": index, "group": number, "initial_lr": _number(group.get("initial_lr"))},
                 )
 

@@ -1,0 +1,208 @@
+"""A smaller model in one file, and back into a fresh instance of its class: tensors, their shapes, recorded numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
+from secateur._names import owner_of
+from secateur.graph.heads import FreeHeadsAttention, can_be_freed, free_heads_
+from secateur.graph.provenance import PinnedSize, old_size, stored_sizes
+from secateur.graph.trace import named_tensors
+from secateur.surgery.transaction import transaction
+
+__all__ = ["load_", "save"]
+
+_FORMAT = "secateur.model.1"
+_GATES = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
+
+
+@dataclass
+class _Content:
+    """What a file holds."""
+
+    tensors: dict[str, Tensor]
+    numbers: list[tuple[str, str, int | None, int, int]] = field(default_factory=list)
+    scales: dict[str, float] = field(default_factory=dict)
+
+
+def save(model: nn.Module, path: str | PathLike[str]) -> None:
+    """Write a model to one safetensors file, from which `load_` brings it back whatever has been removed from it.
+
+    Args:
+        model: Any model; usually one that `shrink_` has made smaller.
+        path: Where to. The file holds plain tensors, and integers as JSON in its header; nothing is pickled.
+
+    Raises:
+        UnsupportedError: The model's state holds something else than tensors.
+    """
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UnsupportedError(f"cannot save {name!r}: it is no tensor.", kind=type(value).__name__)
+        twin = first.setdefault((value.data_ptr() or id(value), value.shape, value.stride()), name)
+        if twin == name:
+            tensors[name] = value.detach().clone().contiguous()
+        else:
+            aliases[name] = twin
+    header = {
+        "format": _FORMAT,
+        "aliases": aliases,
+        "numbers": [(a.label, a.name, a.index, int(value), int(old_size(value))) for a, value in stored_sizes(model)],
+        "scales": {n: m.scale for n, m in model.named_modules() if isinstance(m, FreeHeadsAttention)},
+    }
+    safetensors.torch.save_file(tensors, fspath(path), {"model": json.dumps(header)})
+
+
+def load_(model: nn.Module, source: str | PathLike[str] | Mapping[str, Tensor]) -> nn.Module:
+    """Make a fresh model as small as a saved one and load its values.
+
+    Args:
+        model: An instance of the class that was saved, as large as it was before units were removed.
+        source: A file that `save` wrote, or any state_dict whose tensors are as large as the model's or smaller. A
+            state_dict has shapes only: sizes that torch.nn modules record follow from them, others do not.
+
+    Returns:
+        The model.
+
+    Changes:
+        Shapes and values of parameters and buffers, recorded sizes.
+
+    Keeps:
+        Identity, names and flags of parameters, the model's class and code.
+
+    Raises:
+        ShapeError: The model has other tensors, or smaller ones: another architecture. Nothing has been changed.
+        InvalidInputError: The file is none of `save`. Nothing has been changed.
+        UnsupportedError: A state_dict of an nn.MultiheadAttention that has lost heads. Nothing has been changed.
+    """
+    content = _Content(dict(source)) if isinstance(source, Mapping) else _read(fspath(source))
+    _refuse_other(model, content.tensors)
+    owners = list(_owners(model, content))
+    freed = [name for name, module in model.named_modules() if _narrows(name, module, content)]
+    with transaction(model) as surgery:
+        for name in freed:
+            _free(name, model.get_submodule(name), content)
+        for name, tensor in named_tensors(model).items():
+            new = content.tensors[name].shape if name in content.tensors else tensor.shape
+            for dim in range(tensor.dim()):
+                if new[dim] != tensor.shape[dim]:
+                    keep = _kept(model, content, name, dim, tensor.shape[dim], new[dim])
+                    surgery.resize(name, dim=dim, keep=keep)
+    for owner, name, value in owners:
+        setattr(owner, name, value)
+    model.load_state_dict(content.tensors)
+    return model
+
+
+def _read(path: str) -> _Content:
+    """The content of a file."""
+    with safetensors.safe_open(path, "pt") as file:
+        text = (file.metadata() or {}).get("model")
+        header = json.loads(text) if text else {}
+        if header.get("format") != _FORMAT:
+            raise InvalidInputError(
+                f"{path} was not written by secateur.save.",
+                format=header.get("format", "none"),
+                fix="for other files: load_(model, safetensors.torch.load_file(path))",
+            )
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    tensors.update({name: tensors[twin] for name, twin in header["aliases"].items()})
+    return _Content(tensors, [tuple(number) for number in header["numbers"]], header["scales"])
+
+
+def _refuse_other(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of another architecture, naming the first that differs."""
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    for name in (*own, *tensors):
+        mine, theirs = own.get(name), tensors.get(name)
+        fits = mine is not None and theirs is not None and mine.dim() == theirs.dim()
+        if not fits or any(new > old for new, old in zip(_shape(theirs), _shape(mine), strict=True)):
+            raise ShapeError(
+                f"{name!r} does not fit, so what is to be loaded is of another architecture.",
+                model="no such tensor" if mine is None else _shape(mine),
+                loaded="no such tensor" if theirs is None else _shape(theirs),
+                fix="build the model as it was before units were removed",
+            )
+
+
+def _shape(tensor: Tensor | None) -> tuple[int, ...]:
+    """The shape of a tensor."""
+    return () if tensor is None else tuple(tensor.shape)
+
+
+def _owners(model: nn.Module, content: _Content) -> Iterator[tuple[object, str, object]]:
+    """Each object whose numbers change, the attribute, and its whole new value."""
+    own = {(a.label, a.name, a.index): a for a, _ in stored_sizes(model)}
+    values: dict[tuple[int, str], Any] = {}
+    owners: dict[int, object] = {}
+    for label, name, index, new, old in content.numbers:
+        found = own.get((label, name, index))
+        if found is None:
+            continue
+        owners[id(found.owner)] = found.owner
+        value = PinnedSize(new, old) if new != old else new
+        if index is None:
+            values[id(found.owner), name] = value
+        else:
+            entries = values.setdefault((id(found.owner), name), list(getattr(found.owner, name)))
+            entries[index] = value
+    for (owner, name), value in values.items():
+        before = getattr(owners[owner], name)
+        yield owners[owner], name, type(before)(value) if isinstance(value, list) else value
+
+
+def _narrows(name: str, module: nn.Module, content: _Content) -> bool:
+    """Whether a module is an attention whose heads become narrower than its input."""
+    if not isinstance(module, nn.MultiheadAttention) or not can_be_freed(module):
+        return False
+    out = content.tensors[f"{name}.out_proj.weight" if name else "out_proj.weight"]
+    if name not in content.scales and out.shape[0] != out.shape[1]:
+        raise UnsupportedError(
+            f"the shapes of {name!r} do not say whether heads have gone or each has become narrower.",
+            fix="load a file that was written by secateur.save, which records it",
+        )
+    return name in content.scales
+
+
+def _free(name: str, module: nn.Module, content: _Content) -> None:
+    """Give an attention free heads with the recorded scale."""
+    if isinstance(module, nn.MultiheadAttention):
+        free_heads_(module)
+        module.scale = content.scales[name]  # type: ignore[assignment]
+
+
+def _kept(model: nn.Module, content: _Content, name: str, dim: int, old: int, new: int) -> list[int]:
+    """Positions to keep: their values come later, so any will do that leave equally many in each group or gate."""
+    parts, left = _parts(model, content, name) if dim == 0 else (1, 1)
+    if old % parts:
+        return list(range(new))
+    if new % left:  # nothing says how many groups there are: whole ones have gone
+        left = new // (old // parts)
+    return [part * (old // parts) + i for part in range(left) for i in range(new // max(1, left))]
+
+
+def _parts(model: nn.Module, content: _Content, name: str) -> tuple[int, int]:
+    """In how many equal parts the positions of a tensor's first dim lie, before and after."""
+    module, leaf = owner_of(model, name)
+    if leaf.startswith("in_proj"):
+        return 3, 3
+    gates = next((number for kind, number in _GATES.items() if isinstance(module, kind)), 1)
+    path = name.rpartition(".")[0]
+    for attribute in ("groups", "num_groups"):
+        groups = getattr(module, attribute, None)
+        if isinstance(groups, int) and groups > 1:
+            saved = [n[3] for n in content.numbers if (n[0], n[1]) == (path, attribute)]
+            return groups, saved[0] if saved else groups
+    return gates, gates

@@ -1,0 +1,199 @@
+"""A smaller model in a file and back into a fresh instance of its class."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from secateur import InvalidInputError, ShapeError, UnsupportedError
+from secateur.shrink import load_, plan_shrink, random, save
+from tests.shrink.models import Attention, SmallCNN, is_unchanged, randomized, state_of
+
+
+class Torchs(nn.Module):
+    """nn.MultiheadAttention in front of a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(12, 3, batch_first=True), nn.Linear(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.attention(x, x, x)[0])
+
+
+class Recurrent(nn.Module):
+    """An LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.out = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.lstm = nn.LSTM(6, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(self.a(x))[0])
+
+
+class Tied(nn.Module):
+    """Tied embedding and head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Embedding(9, 6), nn.Linear(6, 5), nn.Linear(6, 9, bias=False)
+        self.back = nn.Linear(5, 6)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.back(torch.relu(self.inner(self.embed(x)))))
+
+
+def grouped() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 1), nn.GroupNorm(4, 8), nn.Conv2d(8, 12, 3, groups=4), nn.Conv2d(12, 12, 3, groups=12)),
+        nn.Conv2d(12, 2, 1),
+    )
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2)), torch.ones(2, 6).double()),
+    "cnn": (SmallCNN, torch.ones(1, 3, 6, 6).double()),
+    "attention": (lambda: Attention(12, 3, lambda a: a.head_dim**-0.5), torch.rand(1, 4, 12).double()),
+    "torch's attention": (Torchs, torch.rand(1, 4, 12).double()),
+    "lstm": (Recurrent, torch.rand(1, 3, 4).double()),
+    "tied": (Tied, torch.tensor([[1, 2, 3]])),
+    "groups": (grouped, torch.rand(1, 3, 7, 7).double()),
+}
+
+
+def smaller(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
+    make, x = MODELS[name]
+    model = randomized(make())
+    plan_shrink(model, x, sparsity=0.4, min_units=1, score=lambda m, c: random(m, c, seed=seed)).apply_(model)
+    return model, x
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_model_loads_into_a_fresh_instance_and_computes_the_same_bits(
+    name: str, seed: int, tmp_path: Path
+) -> None:
+    model, x = smaller(name, seed)
+    save(model, tmp_path / "model.safetensors")
+    fresh = MODELS[name][0]().double().eval()
+    assert fresh.state_dict().keys() == model.state_dict().keys()
+    identities = [id(p) for p in fresh.parameters()]
+    assert load_(fresh, tmp_path / "model.safetensors") is fresh
+    assert [id(p) for p in fresh.parameters()] == identities
+    assert [p.shape for p in fresh.parameters()] == [p.shape for p in model.parameters()]
+    assert sum(p.numel() for p in fresh.parameters()) < sum(p.numel() for p in MODELS[name][0]().parameters())
+    assert torch.equal(fresh(x), model(x))
+
+
+def test_case_62_shapes_and_recorded_sizes_come_back() -> None:
+    build = MODELS["mlp"][0]
+    model, keep = build(), torch.arange(7)
+    state = {"0.weight": model[0].weight[keep], "0.bias": model[0].bias[keep], "2.weight": model[2].weight[:, keep]}
+    state |= {"2.bias": model[2].bias}
+    file = io.BytesIO()
+    torch.save({name: t.detach().clone() for name, t in state.items()}, file)
+    file.seek(0)
+    fresh = load_(build(), torch.load(file, weights_only=True))
+    assert [tuple(p.shape) for p in fresh.parameters()] == [(7, 6), (7,), (2, 7), (2,)]
+    assert (fresh[0].out_features, fresh[2].in_features) == (7, 7)
+    x = torch.rand(3, 6)
+    expected = torch.relu(x @ state["0.weight"].T + state["0.bias"]) @ state["2.weight"].T + state["2.bias"]
+    torch.testing.assert_close(fresh(x), expected)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "tied", "lstm"])
+def test_a_state_dict_alone_brings_back_what_torch_modules_record(name: str) -> None:
+    model, x = smaller(name)
+    fresh = load_(MODELS[name][0]().double().eval(), model.state_dict())
+    assert torch.equal(fresh(x), model(x))
+
+
+def test_a_state_dict_of_torchs_attention_is_refused_since_its_shapes_are_ambiguous() -> None:
+    model, _ = smaller("torch's attention")
+    fresh = Torchs().double()
+    before = state_of(fresh)
+    with pytest.raises(UnsupportedError, match="'attention' do not say whether heads have gone"):
+        load_(fresh, model.state_dict())
+    assert is_unchanged(fresh, before)
+    assert type(fresh.attention) is nn.MultiheadAttention
+
+
+OTHERS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "too small": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), r"'0\.weight' does not fit"),
+    "another layer": (lambda: nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Conv1d(10, 2, 1)), r"'2\.weight' does not"),
+    "more layers": (
+        lambda: nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2), nn.Linear(2, 2)),
+        r"'3\.weight' does not fit(?s:.*)loaded: no such tensor",
+    ),
+    "fewer layers": (lambda: nn.Sequential(nn.Linear(6, 10)), r"'2\.\w+' does not fit(?s:.*)model: no such tensor"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_case_62_another_architecture_is_refused_with_the_first_layer_that_differs(other: str, tmp_path: Path) -> None:
+    model, _ = smaller("mlp")
+    save(model, tmp_path / "model.safetensors")
+    make, message = OTHERS[other]
+    fresh = make().double()
+    before = state_of(fresh)
+    for source in (tmp_path / "model.safetensors", model.state_dict()):
+        with pytest.raises(ShapeError, match=message):
+            load_(fresh, source)
+    assert is_unchanged(fresh, before)
+
+
+def test_the_file_holds_tensors_and_numbers_and_nothing_else(tmp_path: Path) -> None:
+    model, _ = smaller("tied")
+    path = tmp_path / "model.safetensors"
+    save(model, path)
+    with safetensors.safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["model"])
+        names = set(file.keys())
+    assert names == set(model.state_dict()) - {"head.weight"}
+    assert header["aliases"] == {"head.weight": "embed.weight"}
+    assert ["inner", "out_features", None, model.inner.out_features, model.inner.out_features] in header["numbers"]
+    assert b"pickle" not in path.read_bytes()
+
+
+def test_a_file_from_elsewhere_is_refused_and_the_model_stays(tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    model = nn.Linear(2, 2)
+    safetensors.torch.save_file(model.state_dict(), path)
+    before = state_of(model)
+    with pytest.raises(InvalidInputError, match="was not written by secateur"):
+        load_(model, path)
+    assert is_unchanged(model, before)
+
+
+def test_state_that_is_no_tensor_is_refused_before_a_file_is_written(tmp_path: Path) -> None:
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"a": 1}
+
+        def set_extra_state(self, state: object) -> None:
+            pass
+
+    with pytest.raises(UnsupportedError, match="'_extra_state': it is no tensor"):
+        save(Extra(2, 2), tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_pinned_size_comes_back_pinned(tmp_path: Path) -> None:
+    make, x = MODELS["attention"]
+    model = randomized(make())
+    plan_shrink(model, x, sparsity=0.5, min_units=1).apply_(model)
+    assert model.head_dim.old == 4
+    save(model, tmp_path / "model.safetensors")
+    fresh = load_(make().double().eval(), tmp_path / "model.safetensors")
+    assert (fresh.head_dim, fresh.head_dim.old) == (model.head_dim, 4)
