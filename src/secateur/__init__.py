@@ -2,9 +2,11 @@
 
 from secateur import allocation as allocation
 from secateur import doctor as doctor
+from secateur import graph as graph
 from secateur import masks as masks
 from secateur import patterns as patterns
 from secateur import scores as scores
+from secateur import shrink as shrink
 from secateur import surgery as surgery
 from secateur._errors import HolderError as HolderError
 from secateur._errors import InfeasibleError as InfeasibleError
@@ -14,36 +16,49 @@ from secateur._errors import ShapeError as ShapeError
 from secateur._errors import StaleGraphError as StaleGraphError
 from secateur._errors import UnknownStateError as UnknownStateError
 from secateur._errors import UnsupportedError as UnsupportedError
+from secateur.doctor import Finding as Finding
 from secateur.doctor import diagnose as diagnose
 from secateur.doctor import relink_ as relink_
 from secateur.doctor import watch as watch
+from secateur.graph import analyze as analyze
 from secateur.masks import Masks as Masks
 from secateur.masks import prune_ as prune_
+from secateur.shrink import Budget as Budget
+from secateur.shrink import ShrinkPlan as ShrinkPlan
+from secateur.shrink import load_ as load_
+from secateur.shrink import plan_shrink as plan_shrink
+from secateur.shrink import save as save
+from secateur.shrink import shrink_ as shrink_
 from secateur.surgery import grow_ as grow_
 from secateur.surgery import resize_ as resize_
 from secateur.surgery import transaction as transaction
 
 __all__ = [
+    "Budget",
+    "Finding",
     "HolderError",
     "InfeasibleError",
     "InvalidInputError",
     "Masks",
     "SecateurError",
     "ShapeError",
+    "ShrinkPlan",
     "StaleGraphError",
     "UnknownStateError",
     "UnsupportedError",
     "allocation",
+    "analyze",
     "diagnose",
-    "doctor",
     "grow_",
-    "masks",
+    "load_",
     "patterns",
+    "plan_shrink",
     "prune_",
     "relink_",
     "resize_",
+    "save",
     "scores",
-    "surgery",
+    "shrink_",
     "transaction",
     "watch",
 ]

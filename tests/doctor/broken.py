@@ -418,7 +418,7 @@ def dead_units_known_from_the_moments(broken: bool) -> Arguments:
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     nn.init.constant_(model[0].bias, -100.0 if broken else 1.0)
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(3):
+    for _ in range(5):
         step(model, optimizer)
     optimizer.zero_grad()
     return {"model": model, "optimizer": optimizer}

@@ -30,6 +30,8 @@ def codes(*args: Any, **kwargs: Any) -> list[tuple[str, tuple[str, ...]]]:
         ({"optimizer": [torch.optim.SGD([torch.zeros(1)], lr=0.1), 3]}, "`optimizer` is not an optimizer"),
         ({"loss": 0.25}, r"`loss` is not a tensor(.|\n)*not loss\.item\(\)"),
         ({"masks": torch.ones(2, 2)}, r"`masks` has no items\(\)"),
+        ({"masks": {"weight": None}}, "something else than tensors by name(.|\n)*'weight': NoneType"),
+        ({"masks": {3: torch.ones(2, 2)}}, "something else than tensors by name(.|\n)*3: Tensor"),
     ],
 )
 def test_diagnose_refuses_what_it_cannot_look_at(arguments: dict[str, Any], message: str) -> None:
@@ -186,6 +188,41 @@ def test_diagnose_compares_every_kind_of_average() -> None:
     model.weight.data = model.weight.data[:, :2]
     for ema in (average, copy, state, [average, copy]):
         assert codes(model, ema=ema) == [("ema-shape", ("weight",))]
+
+
+@pytest.mark.parametrize("place", ["module", "ema_model"])
+def test_diagnose_finds_the_copy_inside_an_average_of_another_library(place: str) -> None:
+    model, average = mlp(), nn.Module()
+    average.add_module(place, mlp())
+    assert codes(model, ema=average) == []
+    model[0].bias = nn.Parameter(torch.zeros(5))
+    assert codes(model, ema=average) == [("ema-shape", ("0.bias",))]
+
+
+def test_diagnose_sees_a_frozen_dropout_only_where_something_around_it_is_trained() -> None:
+    frozen = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5)).requires_grad_(False)
+    model = nn.Sequential(frozen, nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)), nn.Linear(6, 3)).eval()
+    loss = model(torch.randn(8, 4)).sum()
+    assert codes(model, loss=loss) == [("eval-mode", ("1.1",))]
+
+
+def test_diagnose_accepts_a_gradient_of_another_dtype() -> None:
+    model, optimizer = trained()
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    model[0].weight.data = model[0].weight.data.double()
+    assert model[0].weight.grad is not None
+    assert model[0].weight.grad.dtype == torch.float32
+    nn.init.zeros_(model[0].bias.grad)
+    assert codes(model, optimizer) == [("zero-gradient", ("0.bias",))]
+
+
+def test_diagnose_reports_dead_units_beside_layers_whose_weights_are_all_one() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.LayerNorm(3))
+    nn.init.constant_(model[0].bias, -100.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(8, 4)).pow(3).sum().backward()
+    assert codes(model, optimizer) == [("zero-gradient", ("0.weight", "0.bias", "2.weight"))]
 
 
 def test_diagnose_sees_a_warm_up_that_never_rises() -> None:

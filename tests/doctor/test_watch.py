@@ -217,7 +217,12 @@ def test_watch_lets_go_of_a_model_that_nobody_else_refers_to() -> None:
     assert len(hooks) == before
 
 
-def test_watch_refuses_what_is_no_optimizer() -> None:
-    model = mlp()
-    with pytest.raises(InvalidInputError, match="`optimizer` is not an optimizer"):
-        watch(model, model)
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [(nn.Linear(2, 2), "`optimizer` is not an optimizer"), (None, "no optimizer to watch"), ([], "no optimizer")],
+)
+def test_watch_refuses_what_is_no_optimizer(optimizer: object, message: str) -> None:
+    hooks = len(nn.modules.module._global_parameter_registration_hooks)
+    with pytest.raises(InvalidInputError, match=message):
+        watch(mlp(), optimizer)
+    assert len(nn.modules.module._global_parameter_registration_hooks) == hooks

@@ -279,6 +279,32 @@ def warm_up_from_zero() -> Training:
 
 
 @training
+def warm_up_asked_before_the_scheduler_steps() -> Training:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 2))
+    compute = plain(model, 8, 4)
+    return Training(model, optimizer, compute, {"scheduler": scheduler}, between=lambda step: scheduler.step())
+
+
+@training
+def warm_up_by_a_scheduler_that_is_not_passed() -> Training:
+    model = mlp()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 2))
+    return Training(model, optimizer, plain(model, 8, 4), between=lambda step: scheduler.step())
+
+
+@training
+def cyclic_rate_from_zero() -> Training:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.CyclicLR(optimizer, base_lr=0.0, max_lr=0.1, step_size_up=1)
+    compute = plain(model, 8, 4)
+    return Training(model, optimizer, compute, {"scheduler": scheduler}, between=lambda step: scheduler.step())
+
+
+@training
 def chained_schedulers() -> Training:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -442,6 +468,93 @@ def low_rank_adapter_sgd() -> Training:
 def low_rank_adapter_adam() -> Training:
     model = _LoRA()
     return Training(model, torch.optim.AdamW(model.parameters()), plain(model, 8, 6))
+
+
+def _adapter_warmed_up(make: Callable[[Any], Any]) -> Callable[[], Training]:
+    def build() -> Training:
+        model = _LoRA()
+        optimizer = make([model.down, model.up])
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))
+        extra, between = {"scheduler": scheduler}, lambda step: scheduler.step()
+        return Training(model, optimizer, plain(model, 8, 6), extra, between=between, steps=5)
+
+    return build
+
+
+class _Signs(torch.optim.Optimizer):
+    """Moves every weight by the learning rate, as Lion does, and counts no steps."""
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    average = self.state[parameter].setdefault("exp_avg", torch.zeros_like(parameter))
+                    parameter.sub_(group["lr"] * (0.9 * average + 0.1 * parameter.grad).sign())
+                    average.lerp_(parameter.grad, 0.01)
+
+
+TRAININGS.update(
+    {
+        "adapter_warm_up_adam": _adapter_warmed_up(lambda p: torch.optim.AdamW(p, lr=0.01)),
+        "adapter_warm_up_rmsprop": _adapter_warmed_up(lambda p: torch.optim.RMSprop(p, lr=0.01)),
+        "adapter_warm_up_momentum": _adapter_warmed_up(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+        "adapter_warm_up_nesterov": _adapter_warmed_up(
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)
+        ),
+        "adapter_warm_up_dampened": _adapter_warmed_up(
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5)
+        ),
+    }
+)
+
+
+class _ReZero(nn.Module):
+    """A residual branch whose gain, one number, starts at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(0.0))
+        self.branch, self.head = mlp(), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([x, self.gain * self.branch(x)], dim=1))
+
+
+def _gain_from_zero(make: Callable[[Any], Any]) -> Callable[[], Training]:
+    def build() -> Training:
+        model = _ReZero()
+        return Training(model, make(model.parameters()), plain(model, 8, 4))
+
+    return build
+
+
+TRAININGS["gain_from_zero_signs"] = _gain_from_zero(_Signs)
+TRAININGS["gain_from_zero_sgd"] = _gain_from_zero(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+
+
+@training
+def low_rank_adapter_signs() -> Training:
+    model = _LoRA()
+    return Training(model, _Signs([model.down, model.up]), plain(model, 8, 6))
+
+
+@training
+def empty_parameter() -> Training:
+    model = mlp()
+    model.register_parameter("unused_classes", nn.Parameter(torch.zeros(0, 3)))
+    compute = lambda: model(torch.randn(8, 4)).pow(2).mean() + model.unused_classes.sum()  # noqa: E731
+    return Training(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), compute)
+
+
+@training
+def frozen_part_in_evaluation_mode() -> Training:
+    backbone = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.1)).requires_grad_(False)
+    model = nn.Sequential(backbone, nn.Linear(6, 3)).eval()
+    return Training(model, torch.optim.Adam(model[1].parameters()), plain(model, 8, 4))
 
 
 @training

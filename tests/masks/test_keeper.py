@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 
 from secateur import Masks
 from secateur.masks import keeper
+from secateur.masks.bits import Bits
 from secateur.masks.mask import Mask
-from tests.masks.oracles import carried_over, halves, is_zero, nonzero_names, zero_by_hand
+from tests.masks.oracles import carried_over, half, halves, is_zero, nonzero_names, zero_by_hand
 
 
 class Net(nn.Module):
@@ -113,9 +114,27 @@ def test_parameter_that_is_put_into_a_group_by_hand_is_held(model: nn.Module, ma
     optimizer = torch.optim.SGD([stranger, *model.small.parameters()], lr=0.1, momentum=0.9)
     step(model, optimizer)
     optimizer.param_groups[0]["params"][0] = model.large.weight
-    for _ in range(2):
-        step(model, optimizer)
-        assert_held(model, optimizer, masks)
+    with torch.no_grad():
+        model.large.weight.add_(1.0)
+    step(model, optimizer)
+    assert_held(model, optimizer, masks)
+
+
+def test_parameter_in_the_memory_of_one_that_is_gone_is_no_trouble() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4, 3))], lr=0.5)
+    group = optimizer.param_groups[0]["params"]
+    mask = Mask(group[0], Bits.of(half((4, 3)), group[0]))
+    optimizer.step()
+    address = id(group[0])
+    group.clear()
+    assert mask.is_lost
+    others = []
+    while len(others) < 10_000 and (not others or id(others[-1]) != address):
+        others.append(nn.Parameter(torch.ones(4, 3)))
+    group.append(others[-1])
+    group[0].grad = torch.ones(4, 3)
+    optimizer.step()
+    assert torch.equal(group[0].data, torch.full((4, 3), 0.5))
 
 
 def test_weights_are_held_by_subclasses_whose_step_calls_that_of_the_base(
@@ -175,6 +194,19 @@ def test_learning_rate_that_is_not_finite_leaves_zeros(model: nn.Module, masks: 
     assert_held(model, optimizer, masks)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_half_precision_in_which_eps_is_zero_gives_no_nan(kind: type[Optimizer]) -> None:
+    model = Net().half()
+    masks = halves(model)
+    Masks.from_dict(model, masks)
+    optimizer = kind(model.parameters(), lr=0.01, eps=1e-10)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(batch().half()).pow(2).mean().backward()
+        optimizer.step()
+        assert_held(model, optimizer, masks)
+
+
 def test_adadelta_without_eps_remembers_no_nan_at_masked_places(model: nn.Module, masks: dict[str, Tensor]) -> None:
     optimizer = torch.optim.Adadelta(model.parameters(), eps=0.0)
     for _ in range(3):
@@ -197,6 +229,33 @@ def test_weights_that_a_closure_writes_to_are_held(model: nn.Module, masks: dict
     for arguments in ({"closure": closure}, {}):
         assert optimizer.step(*([] if arguments else [closure]), **arguments).isfinite()
         assert_held(model, optimizer, masks)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.Muon])
+def test_gradients_that_a_closure_writes_to_are_masked_before_they_mix(kind: type[Optimizer]) -> None:
+    weights = [nn.Parameter(torch.ones(6, 6)) for _ in range(2)]
+    mask, target = half((6, 6)), torch.randn(6, 6)
+    for weight, by_hand in zip(weights, (False, True), strict=True):
+        with torch.no_grad():
+            weight.mul_(mask)
+        if not by_hand:
+            Mask(weight, Bits.of(mask, weight))
+        optimizer = kind([weight], lr=0.01)
+
+        def closure(weight: nn.Parameter = weight, by_hand: bool = by_hand, its: Optimizer = optimizer) -> Tensor:
+            its.zero_grad()
+            loss = (weight - target).pow(2).sum()
+            loss.backward()
+            weight.grad.add_(0.1)
+            if by_hand:
+                weight.grad.mul_(mask)
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+            with torch.no_grad():
+                weight.mul_(mask)
+    assert torch.equal(weights[0], weights[1])
 
 
 def test_closure_is_called_as_often_as_without_masks(model: nn.Module, masks: dict[str, Tensor]) -> None:
@@ -257,6 +316,20 @@ def test_gradients_written_to_by_a_hook_on_the_step_leave_no_momentum(
         assert_held(model, optimizer, masks)
 
 
+def test_gradients_made_nan_by_a_hook_on_the_step_leave_no_nan(model: nn.Module, masks: dict[str, Tensor]) -> None:
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def spoil(*_: object) -> None:
+        for name, mask in masks.items():
+            model.get_parameter(name).grad[~mask] = torch.nan
+
+    optimizer.register_step_pre_hook(spoil)
+    for _ in range(2):
+        step(model, optimizer)
+        assert_held(model, optimizer, masks)
+        assert all(state["exp_avg_sq"].isfinite().all() for state in optimizer.state.values())
+
+
 def test_masks_that_change_in_a_hook_on_the_step_are_held_at_once(model: nn.Module) -> None:
     optimizer = warm(model)
     masks = halves(model)
@@ -270,6 +343,21 @@ def test_masks_that_change_in_a_hook_on_the_step_are_held_at_once(model: nn.Modu
     assert nonzero_names(model, masks) == []
     step(model, optimizer)
     assert_held(model, optimizer, masks)
+
+
+def test_mask_that_comes_into_force_in_a_hook_on_the_step_is_held_from_then_on(model: nn.Module) -> None:
+    optimizer = warm(model)
+    mask = half((4, 300))
+    made = []
+
+    def put(*_: object) -> None:
+        made.append(Mask(model.small.weight, Bits.of(mask, model.small.weight)))
+
+    handle = optimizer.register_step_post_hook(put)
+    for _ in range(2):
+        step(model, optimizer)
+        assert_held(model, optimizer, {"small.weight": mask})
+        handle.remove()
 
 
 def test_state_that_is_written_to_by_hand_is_cleared_again(model: nn.Module, masks: dict[str, Tensor]) -> None:

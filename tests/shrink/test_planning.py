@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from secateur import InfeasibleError, InvalidInputError, UnsupportedError
+from secateur import InfeasibleError, InvalidInputError, UnsupportedError, _compat
 from secateur.graph import analyze
 from secateur.shrink import Budget, l2, plan_of, plan_shrink, random, shrink_
 from tests.shrink.models import SmallCNN, equals_the_zeroed_model, is_unchanged, randomized, state_of
@@ -165,4 +165,16 @@ def test_positions_of_no_tensor_dim_or_place_are_refused() -> None:
     ):
         with pytest.raises(InvalidInputError, match=message):
             plan_of(model, coupling, positions=positions)
+    assert is_unchanged(model, before)
+
+
+def test_wrapped_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrapper(nn.Sequential):
+        pass
+
+    monkeypatch.setattr(_compat, "wrappers", lambda: {Wrapper: "it keeps buckets of the old size"})
+    model = Wrapper(mlp())
+    before = state_of(model)
+    with pytest.raises(UnsupportedError, match="inside Wrapper cannot be analysed"):
+        shrink_(model, X, sparsity=0.5)
     assert is_unchanged(model, before)

@@ -400,7 +400,6 @@ def test_tied_embedding_and_head_of_a_language_model_follow() -> None:
         ({"keep": iter([0, 1])}, InvalidInputError, "not a sequence of integers"),
         ({"keep": 3}, InvalidInputError, "not a sequence of integers"),
     ],
-    ids=str,
 )
 def test_wrong_input_is_refused_before_anything_changes(
     arguments: dict[str, Any], error: type[Exception], message: str
@@ -423,9 +422,10 @@ def test_wrong_input_is_refused_before_anything_changes(
         ({"size": True}, InvalidInputError, "`size` must be a whole number"),
         ({"init": torch.ones(4, 3)}, ShapeError, "cannot grow 'weight' along dim 1: `init` has another shape"),
         ({"init": torch.ones(4, 2) * 1j}, InvalidInputError, "another kind of dtype"),
+        ({"init": "zeros"}, InvalidInputError, "`init` is neither a tensor nor a function"),
+        ({"init": 0.5}, InvalidInputError, "`init` is neither a tensor nor a function"),
         ({"init": lambda slab: 1 / 0}, ZeroDivisionError, "division by zero"),
     ],
-    ids=str,
 )
 def test_wrong_growth_is_refused_before_anything_changes(
     arguments: dict[str, Any], error: type[Exception], message: str

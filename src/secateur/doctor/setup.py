@@ -116,7 +116,12 @@ class Setup:
     def masks(self) -> dict[str, Tensor]:
         """Masks by dotted name, bool, True = kept."""
         if self._masks is not None:
-            return dict(self._masks.items())
+            given = dict(self._masks.items())
+            if not all(isinstance(name, str) and isinstance(mask, Tensor) for name, mask in given.items()):
+                kinds = ", ".join(f"{name!r}: {type(mask).__name__}" for name, mask in list(given.items())[:4])
+                fix = "masks={'fc1.weight': mask}, bool tensors by dotted name"
+                raise InvalidInputError("`masks` holds something else than tensors by name.", masks=kinds, fix=fix)
+            return given
         found = {name: mask_of(p) for name, p in self.parameters.items()}
         return {name: mask.bits.dense for name, mask in found.items() if mask is not None}
 

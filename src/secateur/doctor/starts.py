@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from secateur.doctor.numbers import is_zero
-from secateur.doctor.setup import Setup
+from secateur.doctor.setup import Setup, Slot
+from secateur.doctor.state import FEW_STEPS
 
-__all__ = ["is_first_step", "starts_at_zero", "teams_of"]
+__all__ = ["is_just_begun", "starts_at_zero", "teams_of"]
 
 
 def teams_of(setup: Setup) -> list[dict[str, Tensor]]:
@@ -33,10 +33,10 @@ def teams_of(setup: Setup) -> list[dict[str, Tensor]]:
     return list(teams.values())
 
 
-def is_first_step(setup: Setup, parameter: Tensor) -> bool:
-    """Whether the optimizer counts steps, and has made one only: the gradient is the first one."""
+def is_just_begun(setup: Setup, parameter: Tensor) -> bool:
+    """Whether the optimizer counts steps, and has made some, but too few to tell (see `FEW_STEPS`)."""
     slot = setup.held.get(id(parameter))
-    return slot is not None and 0 < float(slot.optimizer.state.get(parameter, {}).get("step", 0)) < 2
+    return slot is not None and 0 < float(slot.optimizer.state.get(parameter, {}).get("step", 0)) < FEW_STEPS
 
 
 def starts_at_zero(setup: Setup, team: Mapping[str, Tensor]) -> bool:
@@ -50,16 +50,29 @@ def starts_at_zero(setup: Setup, team: Mapping[str, Tensor]) -> bool:
         if name.endswith("bias") or gradient is None or is_zero(gradient) or gradient.layout != torch.strided:
             continue
         slot = setup.held.get(id(parameter))
-        if is_zero(parameter) or (slot is not None and _left_zero(parameter, gradient, slot.options)):
+        if is_zero(parameter) or (slot is not None and _left_zero(parameter, gradient, slot)):
             return True
     return False
 
 
-def _left_zero(parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> bool:
-    """Whether the value is what one plain step from zero gives."""
-    if gradient.shape != parameter.shape or group.get("lr") is None:
+def _left_zero(parameter: Tensor, gradient: Tensor, slot: Slot) -> bool:
+    """Whether the value is what one step from zero gives: along the gradient or the momentum, or along their signs."""
+    group, value = slot.options, parameter.detach()
+    if gradient.shape != value.shape or group.get("lr") is None or value.is_meta or not value.numel():
         return False
-    lr, momentum = float(group["lr"]), group.get("momentum", 0) or 0
-    sign = 1.0 if group.get("maximize") else -1.0
-    steps = (sign * lr, sign * lr * (1 + momentum))
-    return any(torch.allclose(parameter.detach(), step * gradient, rtol=1e-3, atol=0.0) for step in steps)
+    gradient, momentum = gradient.to(value.dtype), float(group.get("momentum", 0) or 0)
+    rate = 1.001 * max(abs(float(group[key])) for key in ("lr", "initial_lr") if key in group)
+    sizes = value.abs()
+    if value.numel() == 1:
+        return float(sizes) <= rate * max(1.0, (1 + momentum) * float(gradient.abs()))
+    if rate >= float(sizes.max()) <= 1.002 * float(sizes.min()):
+        return True
+    buffer = slot.optimizer.state.get(parameter, {}).get("momentum_buffer")
+    buffers = [] if buffer is None or buffer.shape != value.shape else [buffer, gradient + momentum * buffer]
+    return any(_is_parallel(value, step) for step in (gradient, *buffers))
+
+
+def _is_parallel(one: Tensor, other: Tensor) -> bool:
+    """Whether one is a multiple of the other, but for rounding."""
+    one, other = (t.flatten().to(torch.promote_types(t.dtype, torch.float32)) for t in (one, other))
+    return bool(torch.vdot(one, other.to(one.dtype)).abs() >= (1 - 1e-5) * one.norm() * other.norm() > 0)

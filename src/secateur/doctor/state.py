@@ -11,10 +11,14 @@ from torch import Tensor
 from secateur.doctor.numbers import is_zero
 from secateur.doctor.setup import Slot
 
-__all__ = ["flat_misfit", "is_idle", "misfits", "old_shape"]
+__all__ = ["FEW_STEPS", "flat_misfit", "is_idle", "misfits", "old_shape"]
 
 _MOMENTS = ("exp_avg", "momentum_buffer", "sum", "square_avg", "exp_inf", "prev")
 """Entries that are zero as long as every gradient was zero."""
+
+FEW_STEPS = 4
+"""Zero gradients in fewer steps tell nothing: behind a weight that starts at zero (LoRA, zero-init residuals) the first
+gradient is zero, and the next ones are as long as a warm-up holds the learning rate at zero."""
 
 _SQUEEZED = ("exp_avg_sq_row", "exp_avg_sq_col")
 
@@ -77,11 +81,8 @@ def flat_misfit(optimizer: object) -> tuple[int, int] | None:
 
 
 def is_idle(slot: Slot) -> bool:
-    """Whether a parameter's moments say that it has had nothing but zero gradients, in two steps or more.
-
-    One step is not enough: behind a weight that starts at zero (LoRA, zero-init residuals) the first gradient is zero.
-    """
+    """Whether a parameter's moments say that it has had nothing but zero gradients, in `FEW_STEPS` or more."""
     state = slot.optimizer.state.get(slot.tensor, {})
     moments = [v for k, v in state.items() if isinstance(v, Tensor) and k in _MOMENTS and not v.is_meta]
     steps = state.get("step", 0)
-    return bool(moments) and float(steps) >= 2 and all(is_zero(moment) for moment in moments)
+    return bool(moments) and float(steps) >= FEW_STEPS and all(is_zero(moment) for moment in moments)

@@ -17,6 +17,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim import Optimizer
 
+from secateur._errors import InvalidInputError
 from secateur.doctor.diagnosis import examine
 from secateur.doctor.findings import Finding, Findings
 from secateur.doctor.pulse import Pulse
@@ -72,6 +73,8 @@ class Watch:
 
     def __init__(self, model: nn.Module, optimizer: object, on_finding: OnFinding | None = None) -> None:
         setup = Setup(model, optimizer)
+        if not setup.optimizers:
+            raise InvalidInputError("no optimizer to watch.", fix="secateur.watch(model, optimizer)")
         self._model, self._optimizer, self._on_finding = model, optimizer, on_finding
         self._found: list[Finding] = []
         self._known: set[tuple[str, str]] = set()

@@ -135,6 +135,13 @@ class Call:
         """Dims of results of which nothing can be removed."""
         return [self.labels.fixed_dims(tensor.shape) for tensor in self.outputs]
 
+    def free_dim(self, size: int) -> Dim:
+        """A new dim that may lose any position, if the number that gives its size follows."""
+        dim = self.labels.fresh_dim(size)
+        if dim:
+            self.capture.made.append(dim)
+        return dim
+
     def equal(self, one: Dim, other: Dim) -> None:
         """State that two dims go together."""
         self.labels.equal(one, other)

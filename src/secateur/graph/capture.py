@@ -67,6 +67,7 @@ class Capture(TorchDispatchMode):
         groups: Ops that take a number of groups, each with the axis that it stands for.
         products: Dims of every matrix product and convolution, for costs.
         multiples: Dims of which an op needs a multiple of some number.
+        made: New dims whose sizes numbers in the code give (copies, zeros), until someone empties the list.
         following: Whether the sizes given to the op under way will change with the tensors; see `size_follows`.
         trusts_literals: Whether a number that does not follow is known to be the same in every run, so that only the
             positions that it counts must stay (``x[:, :12]``: the first twelve), and not the whole dim.
@@ -82,6 +83,7 @@ class Capture(TorchDispatchMode):
         self.groups: list[tuple[Call, Axis]] = []
         self.products: list[tuple[Dim, ...]] = []
         self.multiples: list[tuple[Dim, int]] = []
+        self.made: list[Dim] = []
         self.following = False
         self.trusts_literals = False
         self._rule_for = rule_for

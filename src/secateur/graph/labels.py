@@ -13,7 +13,8 @@ Axes that cannot change at all (batch, height, sequence …) carry no labels of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -171,6 +172,21 @@ class Labels:
             else:
                 self._equal_axes(self.merge((a, *left)), self.merge((b, *right)))
                 return
+
+    def as_many(self, one: Dim, other: Dim) -> None:
+        """State that two dims of equal size keep equally many positions.
+
+        Where they are products of the same axes they do so by themselves: (groups width) and (width groups). Elsewhere
+        their positions are made equal, which is more than is asked for.
+        """
+        if Counter(self._finest(one)) != Counter(self._finest(other)):
+            self.equal(one, other)
+
+    def _finest(self, dim: Iterable[Axis]) -> Iterator[Axis]:
+        """The axes into which those of a dim have been cut."""
+        for axis in dim:
+            factors = self._factors.get(axis, [axis])
+            yield from (axis,) if factors == [axis] else self._finest(factors)
 
     def block(self, dim: Dim, why: str) -> None:
         """State that no position of a dim can be removed, and why."""

@@ -91,7 +91,7 @@ def settle(labels: Labels, ties: Iterable[Tie], values: Iterable[Used]) -> Sizin
 def _equal(labels: Labels, one: Dim, other: Dim) -> None:
     """Two dims whose sizes are the same number."""
     if one is not other and _size(one) == _size(other):
-        labels.equal(one, other)
+        labels.as_many(one, other)
 
 
 def _size(dim: Dim) -> int:

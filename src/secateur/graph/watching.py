@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from secateur.graph.capture import Capture, tensors_in
-from secateur.graph.labels import Dim
+from secateur.graph.labels import Dim, size_of
 from secateur.graph.provenance import DimSize, Size, Source
 
 __all__ = ["Tie", "Used", "Watch"]
@@ -75,7 +76,9 @@ class Watch(TorchFunctionMode):
         given = _GIVEN.get(name)
         if given is None:
             self._note_operands(name, args, kwargs)
+            self.capture.made.clear()
             out = func(*args, **kwargs)
+            self._fix_made(name, (args, kwargs), out)
             self._hold_attention(name, args, kwargs, tensors_in(out))
             return out
         numbers = given(args, kwargs)
@@ -87,6 +90,13 @@ class Watch(TorchFunctionMode):
         for number, dim in _placed(name, self.capture, numbers, args, out):
             self._fix(number, dim, name, tensors_in(out))
         return out
+
+    def _fix_made(self, name: str, given: object, out: object) -> None:
+        """Tie new dims of a function without a row of its own to the numbers of their sizes that it was given."""
+        if self.capture.made:
+            numbers = {int(n): n for n in tree_leaves(given) if isinstance(n, int) and not isinstance(n, bool)}
+            for dim in self.capture.made:
+                self._fix(numbers.get(size_of(dim)), dim, name, tensors_in(out))
 
     def _note_operands(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of sizes that torch itself computes with: ``x / self.head_dim``."""

@@ -140,6 +140,9 @@ def new_values(init: Init, shape: list[int], like: Tensor) -> Tensor:
     slab = torch.zeros(shape, dtype=torch.float32 if narrow else like.dtype, device=like.device)
     if init is None:
         return slab.to(like.dtype)
+    if not isinstance(init, Tensor) and not callable(init):
+        fix = "init=torch.full(shape, value), nn.init.ones_ or None for zeros"
+        raise InvalidInputError("`init` is neither a tensor nor a function.", init=repr(init)[:80], fix=fix)
     with torch.no_grad():
         values = init if isinstance(init, Tensor) else init(slab)
     if not isinstance(values, Tensor):

@@ -11,7 +11,7 @@ from secateur.doctor.graph import reached
 from secateur.doctor.numbers import is_zero
 from secateur.doctor.registry import check
 from secateur.doctor.setup import Setup, Slot
-from secateur.doctor.starts import is_first_step, starts_at_zero, teams_of
+from secateur.doctor.starts import is_just_begun, starts_at_zero, teams_of
 from secateur.doctor.state import is_idle
 from secateur.doctor.wording import expression, listed
 
@@ -83,7 +83,7 @@ def zero_gradient(setup: Setup) -> Iterator[Finding]:
     for team in teams_of(setup):
         zero = {name: is_zero(p.grad) for name, p in team.items() if p.grad is not None}
         if not all(zero.values()) and not _is_by_chance(setup) and not starts_at_zero(setup, team):
-            dead += [name for name, none in zero.items() if none and not is_first_step(setup, team[name])]
+            dead += [name for name, none in zero.items() if none and not is_just_begun(setup, team[name])]
         slots = {name: setup.held.get(id(p)) for name, p in team.items()}
         dead += [name for name, slot in slots.items() if name not in dead and slot and is_idle(slot) and _quiet(slot)]
     names = tuple(name for name in setup.trainable if name in dead and name not in emptied)

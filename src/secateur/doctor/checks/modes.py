@@ -21,7 +21,8 @@ def eval_mode(setup: Setup) -> Iterator[Finding]:
     training = training or any(p.grad is not None for p in setup.trainable.values())
     if setup.model.training or not training:
         return
-    names = tuple(name for name, module in setup.model.named_modules() if _differs(module) and not module.training)
+    layers = [(name, m) for name, m in setup.model.named_modules() if _differs(m) and not m.training]
+    names = tuple(name for name, module in layers if _is_trained(setup.model, name, module))
     if names:
         yield Finding(
             "eval-mode",
@@ -41,6 +42,13 @@ def _differs(module: nn.Module) -> bool:
     if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
         return module.dropout > 0
     return isinstance(module, _NormBase) and module.track_running_stats
+
+
+def _is_trained(model: nn.Module, name: str, module: nn.Module) -> bool:
+    """Whether a layer, or the part around one without parameters, is trained: a frozen part may well be evaluated."""
+    if next(module.parameters(), None) is None:
+        module = model.get_submodule(name.rpartition(".")[0])
+    return any(p.requires_grad for p in module.parameters())
 
 
 @check("frozen-model", structural=True)

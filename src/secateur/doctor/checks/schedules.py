@@ -18,7 +18,7 @@ def lr_zero(setup: Setup) -> Iterator[Finding]:
     for index, optimizer in enumerate(setup.optimizers):
         for number, group in enumerate(optimizer.param_groups):
             names = tuple(known[id(p)] for p in group["params"] if id(p) in known and p.requires_grad)
-            if names and _number(group.get("lr")) == 0.0 and not _is_start(setup, optimizer, group):
+            if names and _number(group.get("lr")) == 0.0 and not _will_rise(setup, optimizer, group):
                 scheduled = "initial_lr" in group
                 yield Finding(
                     "lr-zero",
@@ -41,11 +41,18 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _is_start(setup: Setup, optimizer: Any, group: dict[str, Any]) -> bool:
-    """Whether it is the first value of a warm-up: set by a scheduler, and no step has been made."""
-    counts = [s.last_epoch for s in setup.schedulers if hasattr(s, "last_epoch") and _is_of(s, optimizer)]
-    stepped = bool(optimizer.state) or any(count > 0 for count in counts)
-    return bool(_number(group.get("initial_lr"))) and not stepped
+def _will_rise(setup: Setup, optimizer: Any, group: dict[str, Any]) -> bool:
+    """Whether the zero is the first value of a warm-up or the lower end of a cycle, as far as is known."""
+    known = [s for s in setup.schedulers if hasattr(s, "last_epoch") and _is_of(s, optimizer)]
+    if any(any(getattr(scheduler, "max_lrs", ())) for scheduler in known):
+        return True
+    begun = any(scheduler.last_epoch > 0 for scheduler in known) if known else _has_stepped_twice(optimizer)
+    return bool(_number(group.get("initial_lr"))) and not begun
+
+
+def _has_stepped_twice(optimizer: Any) -> bool:
+    """Whether more than one step may have been made: the scheduler's comes after the optimizer's."""
+    return any(state and float(state.get("step", 2)) >= 2 for state in optimizer.state.values())
 
 
 def _is_of(scheduler: Any, optimizer: Any) -> bool:

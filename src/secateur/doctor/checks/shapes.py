@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from secateur.doctor.findings import Finding
 from secateur.doctor.registry import check
@@ -80,7 +79,7 @@ def ema_shape(setup: Setup) -> Iterator[Finding]:
     """An averaged model, or another copy, of other shapes than the model."""
     found: dict[str, dict[str, Any]] = {}
     for average in setup.averages:
-        for name, copy in _copies(average).items():
+        for name, copy in _copies(setup, average).items():
             own = setup.parameters.get(name)
             if own is not None and isinstance(copy, Tensor) and copy.shape != own.shape:
                 found[name] = {"shape": shape_of(own), "ema_shape": shape_of(copy)}
@@ -100,10 +99,9 @@ def ema_shape(setup: Setup) -> Iterator[Finding]:
     )
 
 
-def _copies(average: object) -> Mapping[str, object]:
-    """The tensors of a copy by name."""
-    if isinstance(average, AveragedModel):
-        return dict(average.module.named_parameters())
+def _copies(setup: Setup, average: object) -> Mapping[str, object]:
+    """The tensors of a copy by name; a module may hold the copy as one of its own (``AveragedModel`` and the like)."""
     if isinstance(average, nn.Module):
-        return dict(average.named_parameters())
+        inside = (dict(module.named_parameters()) for module in average.modules())
+        return next((named for named in inside if not setup.parameters.keys().isdisjoint(named)), {})
     return average if isinstance(average, Mapping) else {}

@@ -10,7 +10,7 @@ from secateur.doctor.findings import Finding
 from secateur.doctor.numbers import is_zero, num_not_finite
 from secateur.doctor.registry import check
 from secateur.doctor.setup import Setup
-from secateur.doctor.starts import is_first_step, starts_at_zero, teams_of
+from secateur.doctor.starts import is_just_begun, starts_at_zero, teams_of
 from secateur.doctor.wording import expression, listed
 
 
@@ -97,6 +97,6 @@ def _why_dead(setup: Setup, name: str, parameter: Tensor) -> str:
     if float(state.get("step", 0)) >= 2:
         return "It was set to zero during training, as a pruning threshold above all of its weights does."
     starting = any(name in team and starts_at_zero(setup, team) for team in teams_of(setup))
-    if is_zero(parameter.grad) and not starting and not is_first_step(setup, parameter):
+    if is_zero(parameter.grad) and not starting and not is_just_begun(setup, parameter):
         return "It is zero and its gradient is zero too, so it stays there."
     return ""

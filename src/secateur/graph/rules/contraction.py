@@ -98,24 +98,34 @@ def bilinear(call: Call) -> list[Dims]:
 
 @rule("aten._grouped_mm")
 def grouped_matmul(call: Call) -> list[Dims]:
-    """``(n, k) @ (e, k, m)``, where rows go to experts by number; also (e, n, k) @ (e, k, m)."""
+    """``(n, k) @ (e, k, m)`` -> (n, m), where rows are dealt out to experts at offsets (e); also (e, n, k) @ (e, k, m).
+
+    Strides must be multiples of 16 bytes.
+    """
     left, right = call.args[:2]
     one, other = call.dims(left), call.dims(right)
-    if left.dim() + right.dim() < 5:  # rows of a weight gradient: both operands are cut by `offs`
-        call.block(one[-1], "its positions are dealt out to experts by number")
-        call.block(other[0], "its positions are dealt out to experts by number")
-        return [(call.labels.fixed_dim(call.out.shape[0]), one[0], other[1])]
-    call.equal(one[-1], other[-2])
-    for experts in (dims[0] for tensor, dims in ((left, one), (right, other)) if tensor.dim() == 3):
-        call.block(experts, "experts are taken by number")
-    if left.dim() == right.dim() == 3:
+    if right.dim() == 2:  # columns, or the contracted dim, are dealt out: only in gradients
+        return _unknown_grouping(call)
+    call.equal(one[-1], other[1])
+    call.block(other[0], "experts are taken by number")
+    offsets = call.arg("offs")
+    if isinstance(offsets, Tensor):
+        call.equal(call.dims(offsets)[0], other[0])
+        call.block(one[0], "its positions are dealt out to experts by number")
+    else:
         call.equal(one[0], other[0])
-    entries = 16 // left.element_size()  # strides must be multiples of 16 bytes
-    for dim in (one[-1], other[-1]):
-        call.capture.multiples.append((dim, entries))
-    call.capture.multiplied(*one, other[-1])
-    lead = one[:-1] if left.dim() == 2 or right.dim() == 3 else one[1:-1]
-    return [(*lead, other[-1])]
+    for dim in other[1:]:
+        call.capture.multiples.append((dim, 16 // left.element_size()))
+    call.capture.multiplied(*one, other[2])
+    return [(*one[:-1], other[2])]
+
+
+def _unknown_grouping(call: Call) -> list[Dims]:
+    """A form without a rule."""
+    for tensor in call.inputs:
+        for dim in call.dims(tensor):
+            call.block(dim, f"{call.name} of these shapes has no rule")
+    return call.fixed()
 
 
 @rule("aten.convolution")

@@ -16,10 +16,10 @@ __all__: list[str] = []
 )  # fmt: skip
 def make(call: Call) -> list[Dims]:
     """All positions hold the same, so any of them may be left out: they are free to be what they are combined with."""
-    return [call.labels.fresh_dims(out.shape) for out in call.outputs]
+    return [tuple(call.free_dim(size) for size in out.shape) for out in call.outputs]
 
 
-@rule("aten.rand", "aten.randn", "aten.randint")
+@rule("aten.rand", "aten.randn", "aten.randint", "aten.normal.float_float")
 def make_random(call: Call) -> list[Dims]:
     """Positions differ, but none means more than another: fewer are another draw."""
     results = make(call)

@@ -29,7 +29,7 @@ def line(call: Call) -> list[Dims]:
 
 @rule(
     "aten.avg_pool2d", "aten.max_pool2d_with_indices", "aten.adaptive_max_pool2d", "aten._adaptive_avg_pool2d",
-    "aten.fractional_max_pool2d", "aten.upsample_nearest2d", "aten._upsample_nearest_exact2d",
+    "aten.upsample_nearest2d", "aten._upsample_nearest_exact2d",
     "aten.upsample_bilinear2d", "aten._upsample_bilinear2d_aa", "aten.upsample_bicubic2d",
     "aten._upsample_bicubic2d_aa", "aten.reflection_pad2d", "aten.replication_pad2d",
 )  # fmt: skip
@@ -46,6 +46,16 @@ def plane(call: Call) -> list[Dims]:
 def volume(call: Call) -> list[Dims]:
     """(…, depth, height, width)."""
     return _image(call, 3)
+
+
+@rule("aten.fractional_max_pool2d")
+def fractional_pool(call: Call) -> list[Dims]:
+    """Windows that lie at random for each of (b, c)."""
+    dims, samples = call.dims(call.args[0]), call.dims(call.arg("random_samples"))
+    for d in range(1, len(dims) - 1):  # an image without batch has samples of a batch of one
+        call.equal(dims[-2 - d], samples[-1 - d])
+    call.block(samples[-1], "it is a position in an image")
+    return _image(call, 2)
 
 
 @rule("aten.max_unpool2d", "aten.max_unpool3d")
@@ -113,6 +123,7 @@ def position_sensitive_roi(call: Call) -> list[Dims]:
     channel, window = labels.split(labels.merge(dims[1]), call.outputs[0].shape[1])
     for dim in (dims[0], *dims[2:], boxes[1], (window,)):
         call.block(dim, "boxes give numbers of its positions")
+    call.block(dims[1], f"{call.name} gives the number of a position", 1)
     out = (boxes[0], labels.tidy((channel,)))
     return [(*out, *labels.fixed_dims(result.shape[2:])) for result in call.outputs]
 
@@ -138,7 +149,9 @@ def deformable_convolution(call: Call) -> list[Dims]:
             call.block(dim, f"{call.name} in groups has no rule")
     else:
         call.equal(x[1], weight[1])
-    call.equal(x[0], offset[0])
+    for own in (offset[0], mask[0]):
+        if size_of(own) == size_of(x[0]):
+            call.equal(x[0], own)
     if size_of(bias[0]) == size_of(weight[0]):
         call.equal(weight[0], bias[0])
     image = call.labels.fixed_dims(call.out.shape[2:])

@@ -46,7 +46,7 @@ def split(call: Call) -> list[Dims]:
     d = call.arg("dim") % len(dims)
     whole, sizes = dims[d], [part.shape[d] for part in call.out]
     one_size = "with_sizes" not in call.name
-    if len(sizes) == 1:
+    if one_size and len(sizes) == 1:
         parts = [whole]
     elif one_size and call.name != "aten.unsafe_split" and not call.follows(sizes[0]):
         parts = _kept_whole(call, whole, sizes)

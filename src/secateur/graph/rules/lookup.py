@@ -19,6 +19,7 @@ from secateur.graph.rules.pointwise import broadcast
 __all__: list[str] = []
 
 _BY_NUMBER = "its positions are looked up by number"
+_OVERWRITES = "its positions say what is overwritten"
 
 
 @rule("aten.embedding")
@@ -58,7 +59,11 @@ def index_put(call: Call) -> list[Dims]:
     taken = _taken(call, dims, call.arg("indices"), like=values)
     shape = tuple(size_of(dim) for dim in taken)
     own = call.dims(values)[max(0, values.dim() - len(shape)) :]  # leading dims of size 1 may be too many
-    broadcast(call.labels, shape, [(shape, taken), (tuple(size_of(dim) for dim in own), own)])
+    own_shape = tuple(size_of(dim) for dim in own)
+    broadcast(call.labels, shape, [(shape, taken), (own_shape, own)])
+    if not (call.arg("accumulate") and own_shape == shape):
+        for number in call.arg("indices"):
+            _block_all(call, () if number is None else call.dims(number), _OVERWRITES)
     return [dims]
 
 
@@ -145,6 +150,8 @@ def index_write(call: Call) -> list[Dims]:
         own = call.dims(source)
         _aligned(call, dims, own, but=d)
         call.equal(own[d], chosen[0] if chosen else ())
+    if not call.name.startswith("aten.index_add"):
+        _block_all(call, chosen, _OVERWRITES)
     return [dims]
 
 
@@ -173,6 +180,8 @@ def scatter(call: Call) -> list[Dims]:
         source = call.arg("src")
         if isinstance(source, Tensor):
             _aligned(call, chosen, call.dims(source))
+        if not call.name.startswith("aten.scatter_add"):
+            call.block(chosen[d], _OVERWRITES)
     return [dims]
 
 

@@ -71,6 +71,7 @@ def weight_norm(call: Call) -> list[Dims]:
 def embedding_renorm(call: Call) -> list[Dims]:
     """Rows that are looked up by number are scaled by their norms."""
     rows, width = call.dims(call.args[0])
-    call.block(rows, "its rows are looked up by number")
+    for dim in (rows, *call.dims(call.args[1])):
+        call.block(dim, "its rows are looked up by number")
     call.mix(width)
     return [(rows, width)]

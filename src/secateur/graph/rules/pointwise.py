@@ -46,7 +46,7 @@ def broadcast_all(call: Call, tensors: Iterable[Tensor], shape: Iterable[int]) -
 # Ops that are pointwise without torch's tag saying so.
 @rule(
     "pointwise", "aten.clone", "aten.copy", "aten.copy_", "aten._to_copy", "aten.detach", "aten.alias",
-    "aten.lift_fresh", "aten.lift", "aten._conj", "aten._conj_physical", "aten._neg_view", "aten._pin_memory",
+    "aten.lift_fresh", "aten.lift", "aten._conj", "aten._conj_physical", "aten._neg_view",
     "aten.fill", "aten.fill_", "aten.zero", "aten.zero_", "aten.masked_fill", "aten.masked_fill_", "aten.complex",
     "aten.polar", "aten._prelu_kernel", "aten.hardswish", "aten.hardswish_", "aten.gelu_", "aten.mish_",
     "aten.threshold_", "aten.abs_", "aten.copysign_", "aten.heaviside_", "aten.gcd_", "aten.lcm_", "aten.eq_",

@@ -10,7 +10,7 @@ from secateur.graph.rules._table import rule
 
 __all__: list[str] = []
 
-_NEUTRAL = {"aten.sum", "aten.nansum", "aten.any", "aten.count_nonzero", "aten.cumsum", "aten.cumsum_"}
+_NEUTRAL = {"aten.sum", "aten.nansum", "aten.count_nonzero", "aten.cumsum", "aten.cumsum_"}
 """Ops that zeros do not change."""
 
 

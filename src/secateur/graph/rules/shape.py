@@ -100,7 +100,7 @@ def expand(call: Call) -> list[Dims]:
     """Stretch dims of size 1, whose copies all show one position; new dims are free to be any size."""
     own, shape = call.dims(call.args[0]), call.out.shape
     own = ((),) * (len(shape) - len(own)) + own
-    return [tuple(d if size_of(d) == n else call.labels.fresh_dim(n) for n, d in zip(shape, own, strict=True))]
+    return [tuple(d if size_of(d) == n else call.free_dim(n) for n, d in zip(shape, own, strict=True))]
 
 
 @rule("aten.repeat")
@@ -108,7 +108,7 @@ def repeat(call: Call) -> list[Dims]:
     """Lay copies side by side: (copy, position) along every dim, with free copies."""
     own, times, labels = call.dims(call.args[0]), call.arg("repeats"), call.labels
     own = ((),) * (len(times) - len(own)) + own
-    return [tuple(labels.tidy((*labels.fresh_dim(n), *dim)) for n, dim in zip(times, own, strict=True))]
+    return [tuple(labels.tidy((*call.free_dim(n), *dim)) for n, dim in zip(times, own, strict=True))]
 
 
 @rule("aten.as_strided", "aten.as_strided_", "aten.set_")
