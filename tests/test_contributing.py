@@ -12,7 +12,7 @@ EXAMPLES = [block for block in blocks(CONTRIBUTING.read_text(encoding="utf-8")) 
 
 
 def test_contributing_shows_how_to_add_each_kind_of_part() -> None:
-    wanted = {"Add a score", "Add a check", "Add an optimizer rule"}
+    wanted = {"Add a score", "Add a check", "Add an optimizer rule", "Add an op rule"}
     assert wanted <= {block.heading for block in EXAMPLES}
 
 

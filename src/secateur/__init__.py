@@ -1,5 +1,7 @@
 """Prune PyTorch models while they go on training."""
 
+from importlib.metadata import version as _version
+
 from secateur import allocation as allocation
 from secateur import doctor as doctor
 from secateur import graph as graph
@@ -32,6 +34,8 @@ from secateur.shrink import shrink_ as shrink_
 from secateur.surgery import grow_ as grow_
 from secateur.surgery import resize_ as resize_
 from secateur.surgery import transaction as transaction
+
+__version__ = _version("secateur")
 
 __all__ = [
     "Budget",

@@ -79,3 +79,7 @@ class UnknownStateError(HolderError):
 
 class StaleGraphError(SecateurError, RuntimeError):
     """A backward pass ran through a graph that was built before a parameter changed its shape."""
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "secateur"  # shown in tracebacks by the name that users import

@@ -65,8 +65,8 @@ def match(model: nn.Module, selectors: Selector | Iterable[Selector]) -> Iterato
 
     Args:
         model: Any module.
-        selectors: Globs over dotted names, or module types; a type means the parameters its instances own directly.
-            One alone need not be in a list.
+        selectors: Globs over dotted names, names of modules, or module types; a type means the parameters its
+            instances own directly. One alone need not be in a list.
 
     Raises:
         InvalidInputError: A selector is neither, or means no parameter of this model, so it is most likely misspelt.
@@ -74,6 +74,8 @@ def match(model: nn.Module, selectors: Selector | Iterable[Selector]) -> Iterato
     Example:
         >>> list(match(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)), ["2.*"]))
         ['2.weight', '2.bias']
+        >>> list(match(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)), "0"))
+        ['0.weight', '0.bias']
     """
     owned = [
         (f"{prefix}.{leaf}" if prefix else leaf, module)
@@ -83,6 +85,8 @@ def match(model: nn.Module, selectors: Selector | Iterable[Selector]) -> Iterato
     chosen: set[str] = set()
     for selector in [selectors] if isinstance(selectors, str | type) else selectors:
         found = {name for name, module in owned if _means(selector, name, module)}
+        if not found and isinstance(selector, str):  # the name of a module means what is inside it
+            found = {name for name, _ in owned if fnmatch.fnmatchcase(name, f"{selector}.*")}
         if not found:
             shown = repr(selector) if isinstance(selector, str) else selector.__name__
             raise InvalidInputError(

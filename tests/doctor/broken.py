@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch.optim.swa_utils import AveragedModel
 
+import secateur
 from tests.doctor.trainings import LM, in_ddp, mlp
 
 Arguments = dict[str, Any]
@@ -497,3 +498,15 @@ def layer_pruned_as_a_whole(broken: bool) -> Arguments:
         for layer in (model[0], model[2]):
             layer.weight[layer.weight.abs() < threshold] = 0.0
     return {"model": model}
+
+
+@broken("layer-tensors-apart", "0")
+def weight_cut_without_its_bias(broken: bool) -> Arguments:
+    model, optimizer = trained()
+    keep = [0, 2, 3]
+    with secateur.transaction(model, optimizer) as surgery:
+        surgery.resize("0.weight", dim=0, keep=keep)
+        if not broken:
+            surgery.resize("0.bias", dim=0, keep=keep)
+            surgery.resize("2.weight", dim=1, keep=keep)
+    return {"model": model, "optimizer": optimizer}

@@ -1,7 +1,7 @@
 """Small attention layers, one for each way in which they are written, with the number of units that each must have.
 
-The width inside attention is (heads, width of a head); removing a head is exact. The width of heads is exact too, unless
-its size is also the scale.
+The width inside attention is (heads, width of a head). Removing a head is exact; so is the width of heads, unless its
+size is also the scale.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ INSIDE = HEADS * WIDTH
 
 def projections(inside: int = INSIDE, key: int = INSIDE, value: int = INSIDE, **others: Any) -> dict[str, Any]:
     """Linear layers into and out of attention."""
-    return {
-        "q": nn.Linear(6, inside), "k": nn.Linear(6, key), "v": nn.Linear(6, value), "out": nn.Linear(inside, 4), **others,
-    }  # fmt: skip
+    inwards = {"q": nn.Linear(6, inside), "k": nn.Linear(6, key), "v": nn.Linear(6, value)}
+    return {**inwards, "out": nn.Linear(inside, 4), **others}
 
 
 def heads(x: Tensor, width: int) -> Tensor:

@@ -104,7 +104,7 @@ class Example:
         values: Whether values are compared; else only shapes are.
         frees: Whether something can be removed at all.
         compared: Number of results that are compared; the rest is scratch memory. All if left out.
-        unneeded: Kinds of facts ("equations", "blocks", "results") whose loss the oracle cannot see, each with a reason.
+        unneeded: Kinds of facts ("equations", "blocks", "results") whose loss the oracle cannot see, and why.
     """
 
     make: Callable[[Draw], Case]

@@ -277,7 +277,12 @@ def one_dimension() -> nn.Module:
 @structure((2, 3, 4, 4, 4), units=6 + 5)
 def three_dimensions() -> nn.Module:
     return nn.Sequential(
-        nn.Conv3d(3, 6, 3), nn.BatchNorm3d(6), nn.ReLU(), nn.AdaptiveAvgPool3d(2), nn.Conv3d(6, 5, 2), nn.Conv3d(5, 4, 1)
+        nn.Conv3d(3, 6, 3),
+        nn.BatchNorm3d(6),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool3d(2),
+        nn.Conv3d(6, 5, 2),
+        nn.Conv3d(5, 4, 1),
     )
 
 

@@ -42,7 +42,9 @@ def run(name: str, seed: int, **options: Any) -> Outcome:
     example, numbers = EXAMPLES[name], random.Random(seed)
     torch.manual_seed(seed)
     case = example.make(Draw(numbers.randint))
-    return check(operator_name(name), case, numbers.randint, values=example.values, compared=example.compared, **options)
+    return check(
+        operator_name(name), case, numbers.randint, values=example.values, compared=example.compared, **options
+    )
 
 
 def test_rule_has_example_calls() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import nn
 
@@ -48,10 +49,12 @@ def test_epoch_changes_when_masks_come_and_go_and_not_otherwise() -> None:
 def test_registry_keeps_no_parameter_alive() -> None:
     parameter = nn.Parameter(torch.zeros(2, 2))
     mask = masked(parameter)
-    before = len(registry._MASKS)
+    before, epoch = len(registry._MASKS), registry.epoch()
     del parameter
     assert len(registry._MASKS) == before - 1
-    assert mask.is_lost
+    with pytest.raises(ReferenceError, match="no longer exists"):
+        _ = mask.parameter
+    assert registry.epoch() != epoch
 
 
 def test_what_waits_for_the_first_mask_is_called_once() -> None:

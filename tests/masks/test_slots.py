@@ -161,6 +161,12 @@ def test_checkpoint_loaded_through_a_parent_or_in_part_is_masked() -> None:
     assert torch.equal(inner.weight.data, mask.float())
 
 
+def test_module_with_several_masks_is_watched_once() -> None:
+    model, _ = layer()
+    Masks.from_dict(model, {"bias": torch.arange(5) > 2, "weight": half((5, 6), seed=1)})
+    assert len(model._load_state_dict_post_hooks) == 1
+
+
 def test_masks_hold_through_a_stay_on_meta() -> None:
     model, mask = layer()
     model.to("meta")

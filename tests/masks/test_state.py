@@ -110,8 +110,9 @@ def test_factors_of_the_parameters_shape_are_no_entries_of_single_weights() -> N
     assert all(torch.equal(state[name], before[name]) for name in before)
 
 
-def test_history_of_lbfgs_is_dropped_if_it_has_anything_at_masked_places() -> None:
-    optimizer, mask = trained("LBFGS")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_history_of_lbfgs_is_dropped_if_it_has_anything_at_masked_places(dtype: torch.dtype) -> None:
+    optimizer, mask = trained("LBFGS", dtype=dtype)
     history = optimizer.state[mask.parameter]
     assert "old_dirs" in history
     clear_state_(optimizer, mask)

@@ -127,6 +127,11 @@ def test_a_plan_does_not_depend_on_or_touch_the_global_random_state() -> None:
     assert plan_shrink(model, X, sparsity=0.5, score=random) == first
 
 
+def test_a_group_that_must_keep_more_does_not_take_from_others() -> None:
+    model = randomized(nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 20), nn.ReLU(), nn.Linear(20, 2)))
+    assert [g.after for g in plan_shrink(model, X, sparsity=0.5).groups] == [2, 10]
+
+
 def test_infinite_scores_keep_units_and_nan_is_refused() -> None:
     model = mlp()
     coupling = analyze(model, X)
@@ -137,7 +142,7 @@ def test_infinite_scores_keep_units_and_nan_is_refused() -> None:
         scores[first] = np.inf
         return scores
 
-    assert [g.after for g in plan_shrink(model, X, sparsity=0.5, score=kept).groups] == [10, 5]
+    assert [g.after for g in plan_shrink(model, X, sparsity=0.5, score=kept).groups] == [10, 10]
     with pytest.raises(InvalidInputError, match="not all numbers"):
         plan_shrink(model, X, sparsity=0.5, score=lambda m, c: kept(m, c) * np.nan)
 

@@ -171,7 +171,7 @@ def test_a_file_from_elsewhere_is_refused_and_the_model_stays(tmp_path: Path) ->
     model = nn.Linear(2, 2)
     safetensors.torch.save_file(model.state_dict(), path)
     before = state_of(model)
-    with pytest.raises(InvalidInputError, match="was not written by secateur"):
+    with pytest.raises(InvalidInputError, match="not a file of the kind secateur.model"):
         load_(model, path)
     assert is_unchanged(model, before)
 
@@ -197,3 +197,9 @@ def test_a_pinned_size_comes_back_pinned(tmp_path: Path) -> None:
     save(model, tmp_path / "model.safetensors")
     fresh = load_(make().double().eval(), tmp_path / "model.safetensors")
     assert (fresh.head_dim, fresh.head_dim.old) == (model.head_dim, 4)
+
+
+def test_a_file_that_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
+    with pytest.raises(InvalidInputError, match=r"not a safetensors file[\s\S]*fix:"):
+        load_(nn.Linear(2, 1), tmp_path / "other.pt")

@@ -85,9 +85,9 @@ def test_batch_norm_scale_is_that_of_the_norms_on_the_way_and_other_units_stay()
     assert found[list(first.units)] == pytest.approx(model.norm.weight.detach().abs().numpy())
     assert np.isinf(found[list(second.units)]).all()
     plan = plan_shrink(model, torch.ones(1, 3, 6, 6).double(), sparsity=0.2, score=batch_norm_scale)
-    assert [g.before - g.after for g in plan.groups] == [3, 0]
+    assert [g.before - g.after for g in plan.groups] == [2, 0]  # a fifth of 8 units, and none of those that must stay
     gone = sorted(set(range(8)) - set(plan.keep["norm.weight"][0].tolist()))
-    assert gone == sorted(model.norm.weight.detach().abs().argsort()[:3].tolist())
+    assert gone == sorted(model.norm.weight.detach().abs().argsort()[:2].tolist())
 
 
 def test_scores_that_lack_what_they_need_are_refused() -> None:

@@ -48,6 +48,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
             advance = partial(progress.advance, progress.add_task(title, total=options.steps))
             outcomes.append(train(title, event, data, steps=options.steps, seed=options.seed, advance=advance))
     console.print(_table(outcomes))
+    console.print(
+        "Masks are stored at one bit a weight beside the weights; only the shrunk model is smaller.", style="dim"
+    )
     console.print(outcomes[1].note, "\n")
     _replaced_weights(console)
     _cut_by_hand(console)
@@ -111,7 +114,7 @@ def _cut_by_hand(console: Console) -> None:
     try:
         _step(net, optimizer, data[:, 2:])
     except RuntimeError as error:
-        console.print(f"RuntimeError: {str(error)[:110]}…", style="red", highlight=False)
+        console.print(f"RuntimeError: {error}", style="red", highlight=False, soft_wrap=True)
     _mend(console, net, optimizer, data[:, 2:])
     del loss
 

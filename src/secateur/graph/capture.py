@@ -10,8 +10,9 @@ hold: it runs again after the cut and its sizes must fit. So blocks are kept bac
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,10 @@ class _Held(NamedTuple):
 
 @dataclass
 class _Step:
-    """What liveness needs of one op: keys of what it reads and writes, and the blocks that wait for the answer."""
+    """What liveness needs of one op: keys of what it reads and writes, and the blocks that wait for the answer.
+
+    A tensor is read with its memory, which an op may have written through another view of it.
+    """
 
     reads: tuple[int, ...]
     is_root: bool
@@ -47,11 +51,12 @@ class _Step:
 
 @dataclass
 class _Record:
-    """What is known of one tensor: its labels, and a number that it shares with all views of its memory."""
+    """What is known of one tensor: its labels, a number of its own, and one that all views of its memory share."""
 
     tensor: weakref.ref[Tensor]
     dims: Dims
     key: int
+    memory: int
 
 
 class Capture(TorchDispatchMode):
@@ -92,13 +97,13 @@ class Capture(TorchDispatchMode):
         self._entered: dict[int, Tensor] = {}
         self._read: set[int] = set()
         self._steps: list[_Step] = []
-        self._number_of_keys = 0
+        self._numbers = count()
 
     # ---- tensors
 
     def enter_tensor(self, tensor: Tensor, dims: Dims) -> None:
         """Give a tensor its labels: a parameter, a buffer, an input."""
-        self._entered[self._remember(tensor, dims).key] = tensor
+        self._entered[self._remember(tensor, dims).memory] = tensor
 
     def dims(self, tensor: Tensor) -> Dims:
         """Labels of a tensor; one that was never met before is a constant, of which nothing can be removed."""
@@ -111,19 +116,18 @@ class Capture(TorchDispatchMode):
     def was_read(self, tensor: Tensor) -> bool:
         """Whether some op has read the tensor itself or a view of it."""
         record = self._known(tensor)
-        return record is not None and record.key in self._read
+        return record is not None and record.memory in self._read
 
     def _known(self, tensor: Tensor) -> _Record | None:
         """The record of a tensor; ids are used again, so it must be of this very tensor."""
         record = self._records.get(id(tensor))
         return record if record is not None and record.tensor() is tensor else None
 
-    def _remember(self, tensor: Tensor, dims: Dims, key: int | None = None) -> _Record:
+    def _remember(self, tensor: Tensor, dims: Dims, memory: int | None = None) -> _Record:
         """Make the record of a tensor."""
-        if key is None:
-            key = self._number_of_keys
-            self._number_of_keys += 1
-        record = self._records[id(tensor)] = _Record(weakref.ref(tensor), dims, key)
+        key = next(self._numbers)
+        record = _Record(weakref.ref(tensor), dims, key, next(self._numbers) if memory is None else memory)
+        self._records[id(tensor)] = record
         return record
 
     def _record(self, tensor: Tensor) -> _Record:
@@ -132,17 +136,24 @@ class Capture(TorchDispatchMode):
 
     def _meet(self, tensor: Tensor) -> _Record:
         """Make the record of a tensor that no op has made: a constant, or known memory in new clothes (``x.data``)."""
-        memory = _memory(tensor)
-        for record in list(self._records.values()) if memory else ():
+        storage = _storage(tensor)
+        for record in list(self._records.values()) if storage else ():
             other = record.tensor()
-            if other is None or _memory(other) != memory:
+            if other is None or _storage(other) != storage:
                 continue
             if _geometry(other) == _geometry(tensor):
-                return self._remember(tensor, record.dims, record.key)
+                return self._remember(tensor, record.dims, record.memory)
             for dim in record.dims:
                 self.labels.block(dim, "its memory is used under another shape, unseen")
-            return self._remember(tensor, self.labels.fixed_dims(tensor.shape), record.key)
+            return self._remember(tensor, self.labels.fixed_dims(tensor.shape), record.memory)
         return self._remember(tensor, self.labels.fixed_dims(tensor.shape))
+
+    def _keys(self, tensors: Iterable[Tensor]) -> Iterator[int]:
+        """Numbers of tensors and of their memory."""
+        for tensor in tensors:
+            record = self._record(tensor)
+            yield record.key
+            yield record.memory
 
     # ---- what rules write down
 
@@ -170,8 +181,7 @@ class Capture(TorchDispatchMode):
 
     def hold_for(self, results: Iterable[Tensor], dim: Dim, why: str) -> None:
         """Block a dim if these results of a function of torch turn out to matter."""
-        step = _Step((), is_root=False, writes=tuple(self._record(tensor).key for tensor in results))
-        self._steps.append(step)
+        self._steps.append(_Step((), is_root=False, writes=tuple(self._record(tensor).key for tensor in results)))
         self.hold(dim, why)
 
     # ---- watching
@@ -198,7 +208,7 @@ class Capture(TorchDispatchMode):
         call = Call(self, kind, func, args, kwargs, out, inputs, list(operands(out)))
         if not call.inputs and not call.outputs:
             return
-        reads = tuple(self._record(tensor).key for tensor in inputs)
+        reads = tuple(self._keys(inputs))
         self._read.update(reads)
         self._steps.append(_Step(reads, kind.is_root and not call.outputs, mutates=bool(written)))
         self.labels.doing = kind.name
@@ -207,23 +217,23 @@ class Capture(TorchDispatchMode):
     def _settle(self, kind: Kind, call: Call, results: Sequence[Dims], written: Iterable[Tensor]) -> None:
         """Give the results their labels and say what the op has written."""
         step = self._steps[-1]
-        inherited = step.reads[0] if kind.is_view and step.reads else None
+        memory = self._record(call.inputs[0]).memory if kind.is_view and call.inputs else None
         writes = []
         for tensor, dims in zip(call.outputs, results, strict=True):
             record = self._known(tensor)
             if record is None:
-                record = self._remember(tensor, dims, inherited)
+                record = self._remember(tensor, dims, memory)
             elif kind.restrides or not _fits(record.dims, tensor):
                 record.dims = dims
             else:
                 for mine, theirs in zip(record.dims, dims, strict=True):
                     self.labels.equal(mine, theirs)
             writes.append(record.key)
-        step.writes = (*writes, *(self._record(tensor).key for tensor in written))
+        step.writes = (*writes, *self._keys(written))
 
     def finish(self, outputs: Iterable[Tensor]) -> None:
         """Decide which ops matter to these results, or to the model's own state, and put down the blocks of those."""
-        needed = {self._record(tensor).key for tensor in outputs}
+        needed = set(self._keys(outputs))
         for step in reversed(self._steps):
             state = step.mutates and not self._entered.keys().isdisjoint(step.writes)
             if not (step.is_root or state or not needed.isdisjoint(step.writes)):
@@ -242,7 +252,7 @@ def _fits(dims: Dims, tensor: Tensor) -> bool:
     return len(dims) == tensor.dim() and all(size_of(d) == size for d, size in zip(dims, tensor.shape, strict=True))
 
 
-def _memory(tensor: Tensor) -> int:
+def _storage(tensor: Tensor) -> int:
     """The identity of a tensor's storage, 0 if it has none."""
     if tensor.layout != torch.strided:
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,9 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
     Args:
         model: The model.
         include: Globs over dotted names or module types; if left out, all weights: parameters of two or more dims that
-            belong to no norm and are no bias. A parameter with several names is meant by any of them.
+            belong to no norm and are no bias. A module type means the weights of its modules (all their parameters if
+            there are none); a glob means every parameter that it matches. A parameter with several names is meant by
+            any of them.
         exclude: Globs or module types that are left out.
 
     Returns:
@@ -37,7 +39,7 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
             computed from others are left out instead, as long as any are left.
     """
     first = {name: names[0] for names in tied_names(model).values() for name in names}
-    chosen = default_names(model) if include is None else [first[n] for n in match(model, include)]
+    chosen = default_names(model) if include is None else _included(model, include, first)
     dropped = set() if exclude is None else {first[n] for n in match(model, exclude)}
     wanted = set(chosen) - dropped
     names = [name for name in dict.fromkeys(first.values()) if name in wanted]
@@ -52,6 +54,16 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
     for name in names:
         check_maskable(model, name)
     return names
+
+
+def _included(model: nn.Module, include: Iterable[Selector] | Selector, first: Mapping[str, str]) -> list[str]:
+    """First names of what the selectors mean: of a module type its weights, if any; of a glob all that it matches."""
+    weights = set(default_names(model))
+    found: list[str] = []
+    for selector in [include] if isinstance(include, str | type) else include:
+        meant = [first[name] for name in match(model, [selector])]
+        found += ([name for name in meant if name in weights] if isinstance(selector, type) else []) or meant
+    return found
 
 
 def default_names(model: nn.Module) -> list[str]:

@@ -61,7 +61,7 @@ class Desk:
         """Bring the list of masks up to date with the optimizer's groups."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         seen = registry.epoch(), [id(p) for p in parameters]
-        if seen == self._seen and not any(mask.is_lost for mask in self.masks):
+        if seen == self._seen:
             return
         found = (registry.mask_of(p) for p in parameters)
         self.masks = [mask for mask in found if mask is not None]

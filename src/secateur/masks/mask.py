@@ -56,7 +56,7 @@ class Mask:
 
     def _bind(self, parameter: nn.Parameter) -> None:
         """Belong to a parameter."""
-        self._parameter: Callable[[], nn.Parameter | None] = weakref.ref(parameter)
+        self._parameter: Callable[[], nn.Parameter | None] = weakref.ref(parameter, registry.touch)
         self.is_active = True
         self.salvage: Tensor | None = None
         self._renew()
@@ -89,11 +89,6 @@ class Mask:
         if found is None:
             raise ReferenceError("the masked parameter no longer exists: it was replaced, or its module deleted")
         return found
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the parameter no longer exists."""
-        return self._parameter() is None
 
     def set(self, bits: Bits) -> None:
         """Take another mask; weights, gradients, optimizer state and followers are left to the caller."""

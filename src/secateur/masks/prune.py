@@ -14,7 +14,7 @@ from secateur._errors import InfeasibleError, InvalidInputError, ShapeError
 from secateur._names import tied_names
 from secateur._units import Units, check_scores, lowest
 from secateur._wrappers import refuse_model
-from secateur.allocation import Allocation, uniform
+from secateur.allocation import ALLOCATIONS, Allocation, uniform
 from secateur.allocation._sparsity import check_sparsity
 from secateur.masks.collection import Masks
 from secateur.masks.commit import Optimizers, listed, put_
@@ -85,6 +85,7 @@ def prune_(
     refuse_call()
     refuse_model(model)
     check_sparsity(sparsity)
+    _check_choices(score, allocation, pattern)
     optimizers = listed(optimizer)
     masks = Masks(model)
     weights = {n: find(masks.model, n).detach() for n in eligible_names(masks.model, include, exclude)}
@@ -99,11 +100,39 @@ def prune_(
     return masks
 
 
+def _check_choices(score: object, allocation: object, pattern: object) -> None:
+    """Refuse a score, an allocation or a pattern that is none, such as its name."""
+    if not callable(score) and not isinstance(score, Mapping):
+        raise InvalidInputError(
+            "score= is a function of the weights by name, or a dict of scores by name.",
+            score=repr(score)[:60],
+            there_are=", ".join(f"scores.{name}" for name in scores.SCORES),
+        )
+    if not callable(allocation):
+        raise InvalidInputError(
+            "allocation= is a function.",
+            allocation=repr(allocation)[:60],
+            there_are=", ".join(f"allocation.{each.__name__}" for each in ALLOCATIONS.values()),
+        )
+    if not hasattr(pattern, "reduce") or isinstance(pattern, type):
+        raise InvalidInputError(
+            "pattern= is a pattern object.",
+            pattern=repr(pattern)[:60],
+            there_are="patterns.Unstructured(), patterns.Channel(dim=0)",
+        )
+
+
 def _scores(
     score: Score | Mapping[str, Tensor], weights: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]
 ) -> dict[str, Tensor]:
     """Scores of the weights, in their order, checked; `names` are all names of each weight."""
     given = score if isinstance(score, Mapping) else score(weights)
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            "a score takes weights by name and returns scores by name.",
+            returned=type(given).__name__,
+            fix="lambda weights: {name: w.abs() for name, w in weights.items()}",
+        )
     found = {}
     for name, weight in weights.items():
         known_as = next((other for other in names[name] if other in given), None)

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 if TYPE_CHECKING:
     from secateur.masks.mask import Mask
 
-__all__ = ["at_first_mask", "enter", "epoch", "leave", "mask_of"]
+__all__ = ["at_first_mask", "enter", "epoch", "leave", "mask_of", "touch"]
 
 _MASKS = WeakTensorKeyDictionary()
 _epoch = 0
@@ -32,21 +32,25 @@ def mask_of(parameter: Tensor) -> Mask | None:
 
 def enter(parameter: Tensor, mask: Mask) -> None:
     """From now on the parameter is masked by this mask, and by no other."""
-    global _epoch
     while _waiting:
         _waiting.pop()()
     _MASKS[parameter] = mask
-    _epoch += 1
+    touch()
 
 
 def leave(parameter: Tensor, mask: Mask) -> None:
     """From now on the parameter is not masked, if it was by this mask."""
-    global _epoch
     if mask_of(parameter) is mask:
         del _MASKS[parameter]
-        _epoch += 1
+        touch()
+
+
+def touch(_: object = None) -> None:
+    """Have `epoch` change: a mask has come or gone, or a masked parameter no longer exists."""
+    global _epoch
+    _epoch += 1
 
 
 def epoch() -> int:
-    """A number that changes whenever a mask comes or goes, so that what is derived from them can be kept until then."""
+    """A number that changes with every `touch`, so that what is derived from the masks can be kept until then."""
     return _epoch

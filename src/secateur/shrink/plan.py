@@ -15,7 +15,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secateur._errors import InvalidInputError, ShapeError
+from secateur._errors import ShapeError
+from secateur._files import opened
 from secateur._names import tied_names
 from secateur._wrappers import unwrapped
 from secateur.graph.heads import FreeHeadsAttention, bind_heads_, free_heads_
@@ -233,11 +234,7 @@ class ShrinkPlan:
         Raises:
             InvalidInputError: The file holds no plan.
         """
-        with safetensors.safe_open(path, "pt") as file:
-            text = (file.metadata() or {}).get("plan")
-            header = json.loads(text) if text else {}
-            if header.get("format") != _FORMAT:
-                raise InvalidInputError(f"{path} holds no shrink plan.", format=header.get("format", "none"))
+        with opened(path, "plan", _FORMAT, fix="plan.save(path) writes such files") as (file, header):
             keep: dict[str, dict[int, Tensor]] = {}
             for key in file.keys():  # noqa: SIM118 - not a dict
                 name, dim = key.rsplit("|", 1)

@@ -77,9 +77,18 @@ def plan_shrink(
         InfeasibleError: The budget cannot be met with `min_units` units left in every group.
     """
     if (sparsity is None) == (budget is None):
-        raise InvalidInputError("give either sparsity=… or budget=….", sparsity=sparsity, budget=budget)
+        raise InvalidInputError(
+            "give either sparsity=… or budget=….",
+            sparsity=sparsity,
+            budget=budget,
+            fix="sparsity=0.5, or budget=Budget(macs=0.5)",
+        )
     if sparsity is not None and not 0.0 <= sparsity < 1.0:
-        raise InvalidInputError("sparsity is the fraction of units to remove, in [0, 1).", sparsity=sparsity)
+        raise InvalidInputError(
+            "sparsity is the fraction of units to remove, in [0, 1).",
+            sparsity=sparsity,
+            fix="half of them: sparsity=0.5",
+        )
     coupling = coupling or analyze(model, example_inputs, ignore=ignore)
     if not coupling.groups:
         raise InvalidInputError(
@@ -87,6 +96,8 @@ def plan_shrink(
             kept_whole="; ".join(_whole(coupling)) or "no parameters",
         )
     order = _order(coupling, score(model, coupling), per_group=per_group, min_units=min_units)
+    if sparsity is not None and per_group:
+        return plan_of(model, coupling, _first_of_each(coupling, order, sparsity))
     if sparsity is not None:
         return plan_of(model, coupling, order[: round(sparsity * coupling.num_units)])
     return plan_of(model, coupling, _within(coupling, order, budget))
@@ -159,6 +170,16 @@ def _order(coupling: Coupling, scores: npt.NDArray[np.float64], *, per_group: bo
             key = (rank + 0.5) / len(ranked) if per_group else float(scores[unit]) / mean
             keys.append((key, number, unit))
     return [unit for _, _, unit in sorted(keys)]
+
+
+def _first_of_each(coupling: Coupling, order: list[int], sparsity: float) -> list[int]:
+    """The first units of every group, as many as the fraction comes to; a group that must keep more keeps more."""
+    rank = {unit: number for number, unit in enumerate(order)}
+    chosen: list[int] = []
+    for group in coupling.groups:
+        removable = sorted((unit for unit in group.units if unit in rank), key=rank.__getitem__)
+        chosen += removable[: round(sparsity * len(group.units))]
+    return chosen
 
 
 def _within(coupling: Coupling, order: list[int], budget: Budget | None) -> list[int]:

@@ -13,7 +13,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
+from secateur._errors import ShapeError, UnsupportedError
+from secateur._files import opened
 from secateur._names import owner_of
 from secateur.graph.heads import FreeHeadsAttention, can_be_freed, free_heads_
 from secateur.graph.provenance import PinnedSize, old_size, stored_sizes
@@ -108,15 +109,8 @@ def load_(model: nn.Module, source: str | PathLike[str] | Mapping[str, Tensor]) 
 
 def _read(path: str) -> _Content:
     """The content of a file."""
-    with safetensors.safe_open(path, "pt") as file:
-        text = (file.metadata() or {}).get("model")
-        header = json.loads(text) if text else {}
-        if header.get("format") != _FORMAT:
-            raise InvalidInputError(
-                f"{path} was not written by secateur.save.",
-                format=header.get("format", "none"),
-                fix="for other files: load_(model, safetensors.torch.load_file(path))",
-            )
+    fix = "secateur.save(model, path) writes such files; a state_dict can be given instead of a path"
+    with opened(path, "model", _FORMAT, fix=fix) as (file, header):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     tensors.update({name: tensors[twin] for name, twin in header["aliases"].items()})
     return _Content(tensors, [tuple(number) for number in header["numbers"]], header["scales"])

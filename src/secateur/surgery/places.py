@@ -52,6 +52,12 @@ def find_place(model: nn.Module, name: str) -> Place:
 
 def missing(place: Place) -> InvalidInputError:
     """The error for a name under which there is no tensor."""
+    child = place.module._modules.get(place.leaf)
+    if child is not None:
+        inside = [f"{place.name}.{name}" for name, _ in child.named_parameters()]
+        return InvalidInputError(
+            f"{place.name!r} is a module, not a parameter or buffer.", inside=", ".join(inside[:6]) or "no parameters"
+        )
     names = [*place.module._parameters, *place.module._buffers]
     return InvalidInputError(
         f"{type(place.module).__name__} has no parameter or buffer {place.name!r}.", has=", ".join(names) or "none"

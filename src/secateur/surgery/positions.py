@@ -88,6 +88,6 @@ def _checked(index: Tensor, size: int) -> Tensor:
         raise InvalidInputError(
             "`keep` is not strictly ascending: it says which positions stay, not a new order.",
             keep=f"{index[:8].tolist()}{'…' if index.numel() > 8 else ''}",
-            fix="keep=sorted(set(keep))",
+            fix="keep=torch.as_tensor(keep).unique()",
         )
     return index

@@ -31,6 +31,7 @@ def drifted_mask(setup: Setup) -> Iterator[Finding]:
             "The mask was applied once, or before optimizer.step(): momentum and weight decay move masked weights even "
             "where their gradient is zero. Or the weight was replaced or loaded after the mask was set.",
             "The model is less sparse than its masks say.",
+            "secateur.Masks(model).apply_()   # masks that prune_ put on the model: zeroes what was written to since\n"
             "masks = secateur.prune_(model, optimizer, sparsity=…)   # holds them through every step\n"
             "with torch.no_grad(): weight.masked_fill_(~mask, 0)   # by hand: after each optimizer.step()",
             data={"counts": found},
