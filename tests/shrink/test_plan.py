@@ -123,7 +123,7 @@ def test_plan_saves_and_loads_without_pickle(tmp_path: Path) -> None:
 
 def test_a_file_that_holds_no_plan_is_refused(tmp_path: Path) -> None:
     safetensors.torch.save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(InvalidInputError, match="not a file of the kind secateur.ShrinkPlan"):
+    with pytest.raises(InvalidInputError, match=r"not a file of the kind secateur.ShrinkPlan"):
         ShrinkPlan.load(tmp_path / "other.safetensors")
 
 

@@ -171,7 +171,7 @@ def test_a_file_from_elsewhere_is_refused_and_the_model_stays(tmp_path: Path) ->
     model = nn.Linear(2, 2)
     safetensors.torch.save_file(model.state_dict(), path)
     before = state_of(model)
-    with pytest.raises(InvalidInputError, match="not a file of the kind secateur.model"):
+    with pytest.raises(InvalidInputError, match=r"not a file of the kind secateur.model"):
         load_(model, path)
     assert is_unchanged(model, before)
 
