@@ -176,14 +176,24 @@ def test_channels_that_are_masked_already_go_first_and_partly_masked_ones_stay_s
 
 def test_infinitely_bad_scores_are_not_taken_for_masked_units() -> None:
     net = nn.Linear(10, 4)
-    Masks.from_dict(net, {"weight": (torch.arange(40) >= 8).view(4, 10)})
+    masked = torch.arange(40).view(4, 10) >= 32
+    Masks.from_dict(net, {"weight": ~masked})
     score = torch.ones(4, 10)
-    score[2:] = -torch.inf
+    score[:2] = -torch.inf
     masks = prune_(net, sparsity=0.25, score={"weight": score})
-    assert masks.num_zeros() == 10
-    assert torch.equal(
-        masks["weight"].flatten(), (torch.arange(40) >= 8) & ~torch.isin(torch.arange(40), torch.tensor([20, 21]))
-    )
+    gone = masked.clone()
+    gone[0, :2] = True
+    assert torch.equal(~masks["weight"], gone)
+
+
+def test_scores_of_masked_entries_do_not_count_for_their_slice() -> None:
+    net = nn.Linear(4, 3)
+    kept = torch.ones(3, 4, dtype=torch.bool)
+    kept[1, 2:] = False
+    Masks.from_dict(net, {"weight": kept})
+    score = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.1, 0.1, 9.0, 9.0], [1.0, 1.0, 1.0, 1.0]])
+    masks = prune_(net, sparsity=1 / 3, score={"weight": score}, pattern=patterns.Channel(dim=0))
+    assert masks["weight"].any(dim=1).tolist() == [True, False, True]
 
 
 def test_unstructured_zeros_may_follow_channels() -> None:

@@ -152,6 +152,13 @@ def test_checkpoint_may_be_loaded_again_and_again() -> None:
         assert torch.equal(model.weight.data, value * mask)
 
 
+def test_entries_that_are_regrown_after_loading_start_at_zero() -> None:
+    model, mask = layer()
+    model.load_state_dict({"weight": torch.ones(5, 6), "bias": torch.zeros(5)})
+    Masks(model).update_({"weight": ~mask})
+    assert is_zero(model.weight)
+
+
 def test_checkpoint_loaded_through_a_parent_or_in_part_is_masked() -> None:
     inner, mask = layer()
     model = nn.Sequential(nn.Identity(), nn.Sequential(inner))
