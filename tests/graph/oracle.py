@@ -284,8 +284,8 @@ def _fresh_results(right: Rule, compared: int | None) -> Rule:
 
     def wrong(call: Any) -> Sequence[Dims]:
         said = list(right(call))
-        fresh = [call.labels.fresh_dims(tensor.shape) for tensor in call.outputs]
-        return fresh if compared is None else [*fresh[:compared], *said[compared:]]
+        fresh = [call.labels.fresh_dims(tensor.shape) for tensor in call.outputs[:compared]]
+        return [*fresh, *said[len(fresh) :]]
 
     return wrong
 
