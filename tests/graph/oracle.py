@@ -176,7 +176,7 @@ class WatchedCapture(Capture):
     deaf = False
 
     def hold(self, dim: Any, why: str, result: int | None = None) -> None:
-        self.held += any(axis.atoms is not None for axis in dim)
+        self.held += not all(axis.is_fixed for axis in dim)
         if not self.deaf:
             super().hold(dim, why, result)
 
@@ -255,7 +255,7 @@ def check(
 
 def _is_free(dims: Dims) -> bool:
     """Whether some position has a label."""
-    return any(axis.atoms is not None for dim in dims for axis in dim)
+    return not all(axis.is_fixed for dim in dims for axis in dim)
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -280,12 +280,11 @@ def _given(
 
 
 def _fresh_results(right: Rule, compared: int | None) -> Rule:
-    """A rule that says nothing of the results that are compared."""
+    """A rule that says nothing of its results, as far as they are compared."""
 
     def wrong(call: Any) -> Sequence[Dims]:
-        said = list(right(call))
-        fresh = [call.labels.fresh_dims(tensor.shape) for tensor in call.outputs[:compared]]
-        return [*fresh, *said[len(fresh) :]]
+        scratch = right(call)[len(call.outputs) if compared is None else compared :]
+        return [*(call.labels.fresh_dims(tensor.shape) for tensor in call.outputs[:compared]), *scratch]
 
     return wrong
 

@@ -70,7 +70,7 @@ class Net(nn.Module):
         super().__init__()
         self.code = forward
         for name, part in parts.items():
-            if type(part) is Tensor:
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
                 self.register_buffer(name, part)
             else:
                 setattr(self, name, part)
@@ -136,6 +136,15 @@ def chunk() -> nn.Module:
         return self.last(one * other)
 
     return Net(forward, first=conv(3, 8), last=conv(4, 4))
+
+
+@structure(IMAGE, units=0, why=("aten.split cuts it at sizes that are written in the code",))
+def chunk_with_a_remainder() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        one, two, three = self.first(x).chunk(3, 1)
+        return self.last(torch.cat([one * two, three], 1))
+
+    return Net(forward, first=conv(3, 8), last=conv(5, 4))
 
 
 @structure(IMAGE, units=0, why=("its size 3 is written in the code (split)",))
@@ -323,7 +332,28 @@ def spatial_gate() -> nn.Module:
     return Net(forward, first=conv(3, 8), gate=conv(2, 1), last=conv(8, 4))
 
 
+@structure(IMAGE, units=8 + 6)
+def channels_in_the_last_place() -> nn.Module:
+    net = nn.Sequential(
+        conv(3, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(3), conv(8, 6), nn.AdaptiveAvgPool2d(1), conv(6, 4, 1)
+    )
+    return net.to(memory_format=torch.channels_last)
+
+
 # ---- norms and activations
+
+
+@structure(IMAGE, units=8 + 6, exact=6)
+def standardised_weights() -> nn.Module:
+    def standard(x: Tensor, layer: nn.Conv2d) -> Tensor:
+        weight = layer.weight
+        flat = F.batch_norm(weight.reshape(1, weight.shape[0], -1), None, None, training=True)
+        return F.conv2d(x, flat.reshape_as(weight), layer.bias, padding=1)
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.last(standard(standard(x, self.first).relu(), self.second).relu())
+
+    return Net(forward, first=conv(3, 8), second=conv(8, 6), last=conv(6, 4))
 
 
 @structure(IMAGE, units=2 + 4, exact=2)
@@ -570,3 +600,23 @@ def gru() -> nn.Module:
 @structure(TOKENS, units=5)
 def gru_of_two_layers_and_directions() -> nn.Module:
     return recurrent(nn.GRU(6, 5, num_layers=2, bidirectional=True), 10)
+
+
+@structure(TOKENS, units=7)
+def lstm_of_packed_sequences() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
+        return self.last(nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0])
+
+    return Net(forward, layer=nn.LSTM(6, 7, batch_first=True), last=nn.Linear(7, 4))
+
+
+@structure(TOKENS, units=5)
+def lstm_cell() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        state = None
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return self.last(state[0])
+
+    return Net(forward, cell=nn.LSTMCell(6, 5), last=nn.Linear(5, 4))

@@ -79,6 +79,17 @@ def test_structure_without_units_still_trains(name: str) -> None:
     assert all(p.grad is None or p.grad.shape == p.shape for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["lstm", "lstm_of_two_layers_and_directions"])
+def test_recurrent_layer_that_runs_as_one_op_has_the_same_units(name: str) -> None:
+    model, (x,) = made(ALL[name])
+    coupling = analyze(model.float(), x.float())
+    assert len(units(coupling)) == ALL[name].units
+    gone = some(coupling, units(coupling), seed=0)
+    wanted = outputs(zeroed(model, coupling, gone), (x.float(),))
+    cut_(model, coupling, gone)
+    torch.testing.assert_close(outputs(model, (x.float(),)), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_analysis_leaves_the_model_alone() -> None:
     model, inputs = made(ALL["in_place_slice_writes"])
     state = copy.deepcopy(model.state_dict())

@@ -176,7 +176,7 @@ class Capture(TorchDispatchMode):
 
     def hold(self, dim: Dim, why: str, result: int | None = None) -> None:
         """Block a dim if the last op (or, if given, this one of its results) turns out to matter."""
-        if self._steps and any(axis.atoms is not None for axis in dim):
+        if self._steps and not all(axis.is_fixed for axis in dim):
             self._steps[-1].blocks.append(_Held(dim, why, self.labels.where, result))
 
     def hold_for(self, results: Iterable[Tensor], dim: Dim, why: str) -> None:

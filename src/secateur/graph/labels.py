@@ -28,29 +28,70 @@ Atoms = npt.NDArray[np.int32]
 class Axis:
     """A run of positions with their labels; axes are compared by identity.
 
+    A new axis has no labels until something needs one of them. If it is made equal to another as a whole before that,
+    it takes on the other's labels; nearly all axes of a model do, so that nearly all labels need never exist.
+
     Args:
         size: Number of positions.
-        atoms: One label a position; None where nothing can be removed (a *fixed* axis).
+        atoms: One label a position; None for an axis that is fixed or new.
+        source: Where a new axis gets its labels from; None for one that is fixed or has labels.
         is_counted: Whether the number of positions depends on values (a boolean index), so that another run may have
             more or fewer.
+
+    Attributes:
+        is_fixed: Whether no position can ever be removed.
     """
 
-    __slots__ = ("atoms", "is_counted", "size")
+    __slots__ = ("_atoms", "_source", "_twin", "is_counted", "is_fixed", "size")
 
-    def __init__(self, size: int, atoms: Atoms | None, *, is_counted: bool = False) -> None:
+    def __init__(
+        self, size: int, atoms: Atoms | None = None, source: Labels | None = None, *, is_counted: bool = False
+    ) -> None:
         self.size = size
-        self.atoms = atoms
+        self.is_fixed = atoms is None and source is None
         self.is_counted = is_counted
+        self._atoms = atoms
+        self._source = source
+        self._twin: Axis | None = None
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether no position can ever be removed."""
-        return self.atoms is None
+    def root(self) -> Axis:
+        """The axis whose labels this one has."""
+        axis = self
+        while axis._twin is not None:
+            axis = axis._twin
+        if axis is not self:
+            self._twin = axis
+        return axis
+
+    @property
+    def atoms(self) -> Atoms:
+        """One label a position.
+
+        Raises:
+            ValueError: The axis is fixed.
+        """
+        root = self.root
+        if root._atoms is None:
+            if root._source is None:
+                raise ValueError(f"{self} has no labels.")
+            root._atoms = root._source.new_atoms(root.size)
+            root._source = None
+        return root._atoms
+
+    def unite(self, other: Axis) -> bool:
+        """Make two axes of one size one, which can be done if one of them has no labels yet; whether they are."""
+        mine, theirs = self.root, other.root
+        if mine is not theirs and mine._atoms is not None:
+            mine, theirs = theirs, mine
+        if mine is not theirs and mine._atoms is None:
+            mine._twin, mine._source = theirs, None
+        return mine.root is theirs
 
     def __repr__(self) -> str:
-        """Size and first label."""
-        first = ("counted" if self.is_counted else "fixed") if self.atoms is None else f"{self.atoms[:1]}…"
-        return f"Axis({self.size}, {first})"
+        """Size and kind."""
+        kind = "counted" if self.is_counted else "fixed" if self.is_fixed else "free"
+        return f"Axis({self.size}, {kind})"
 
 
 Dim = tuple[Axis, ...]
@@ -101,6 +142,7 @@ class Labels:
     blocks: list[Block] = field(default_factory=list)
     doing: str = "the code"
     where: str = ""
+    _fresh: list[Axis] = field(default_factory=list)
     _fixed: dict[int, Axis] = field(default_factory=dict)
     _equal: set[tuple[Axis, Axis]] = field(default_factory=set)
     _factors: dict[Axis, list[Axis]] = field(default_factory=dict)
@@ -111,20 +153,27 @@ class Labels:
     # ---- making
 
     def fresh(self, size: int) -> Axis:
-        """An axis of new labels, equal to nothing yet."""
-        return Axis(size, self._new_atoms(size))
+        """A new axis, equal to nothing yet."""
+        axis = Axis(size, source=self)
+        self._fresh.append(axis)
+        return axis
 
-    def _new_atoms(self, size: int) -> Atoms:
+    def new_atoms(self, size: int) -> Atoms:
         """Labels that nothing has yet."""
         start = self.num_atoms
         self.num_atoms += size
         return np.arange(start, start + size, dtype=np.int32)
 
+    def label_all(self) -> None:
+        """Give labels to every axis that has none yet."""
+        while self._fresh:
+            _ = self._fresh.pop().atoms
+
     def fixed(self, size: int) -> Axis:
         """The axis of this size of which nothing can be removed."""
         found = self._fixed.get(size)
         if found is None:
-            found = self._fixed[size] = Axis(size, None)
+            found = self._fixed[size] = Axis(size)
         return found
 
     def fresh_dim(self, size: int) -> Dim:
@@ -137,7 +186,7 @@ class Labels:
 
     def counted_dim(self, size: int) -> Dim:
         """A dim whose size depends on values."""
-        return () if size == 1 else (Axis(size, None, is_counted=True),)
+        return () if size == 1 else (Axis(size, is_counted=True),)
 
     def fresh_dims(self, shape: Iterable[int]) -> Dims:
         """Dims of a tensor all of whose positions may go: a parameter."""
@@ -185,29 +234,27 @@ class Labels:
     def _finest(self, dim: Iterable[Axis]) -> Iterator[Axis]:
         """The axes into which those of a dim have been cut."""
         for axis in dim:
-            factors = self._factors.get(axis, [axis])
-            yield from (axis,) if factors == [axis] else self._finest(factors)
+            factors = self._factors.get(axis.root, [axis.root])
+            yield from factors if factors == [axis.root] else self._finest(factors)
 
     def block(self, dim: Dim, why: str) -> None:
         """State that no position of a dim can be removed, and why."""
-        self.blocks += [Block(axis.atoms, why, self.where) for axis in dim if axis.atoms is not None]
+        self.blocks += [Block(axis.atoms, why, self.where) for axis in dim if not axis.is_fixed]
 
     def _equal_axes(self, a: Axis, b: Axis) -> None:
         """State that two axes of one size are equal; one that is fixed fixes the other."""
-        if a is b:
-            return
-        if a.atoms is None or b.atoms is None:
+        if a.is_fixed or b.is_fixed:
             self.block((a, b), f"{self.doing} combines it with positions that stay")
-        elif (a, b) not in self._equal:
-            self._equal |= {(a, b), (b, a)}
+        elif not a.unite(b) and (a.root, b.root) not in self._equal:
+            self._equal |= {(a.root, b.root), (b.root, a.root)}
             self.equations.append((a.atoms, b.atoms))
 
     # ---- cutting and joining
 
     def split(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
         """See an axis of n · m positions as a product of axes of `outer` = n and m positions (row-major)."""
-        inner = axis.size // outer
-        if axis.atoms is None:
+        axis, inner = axis.root, axis.size // outer
+        if axis.is_fixed:
             return self.fixed(outer), self.fixed(inner)
         if outer == 1 or inner == 1:
             return (self.fixed(1), axis) if outer == 1 else (axis, self.fixed(1))
@@ -244,7 +291,7 @@ class Labels:
         axes = self.tidy(dim)
         if len(axes) <= 1:
             return axes[0] if axes else self.fixed(1)
-        key = self.merge(axes[:-1]), axes[-1]
+        key = self.merge(axes[:-1]).root, axes[-1].root
         if key not in self._products:
             whole = self._products[key] = self.fresh(key[0].size * key[1].size)
             self._factors[whole] = list(key)
@@ -257,7 +304,7 @@ class Labels:
         for axis in dim:
             if axis.size == 1:
                 continue
-            if axes and axis.atoms is None and axes[-1].atoms is None:
+            if axes and axis.is_fixed and axes[-1].is_fixed:
                 axes[-1] = self._joint(axes[-1], axis)
             else:
                 axes.append(axis)
@@ -266,16 +313,16 @@ class Labels:
     def _joint(self, one: Axis, other: Axis) -> Axis:
         """The product of two fixed axes."""
         if one.is_counted or other.is_counted:
-            return Axis(one.size * other.size, None, is_counted=True)
+            return Axis(one.size * other.size, is_counted=True)
         return self.fixed(one.size * other.size)
 
     def part(self, dim: Dim, start: int, stop: int, step: int = 1) -> Dim:
         """Some positions of a dim, as slicing takes them; a single one cannot go."""
         size = len(range(start, stop, step))
-        axis = self.merge(dim)
+        axis = self.merge(dim).root
         if size == axis.size:
             return dim
-        if axis.atoms is None:
+        if axis.is_fixed:
             return self.fixed_dim(size)
         key = (axis, start, stop, step)
         if key not in self._parts:
@@ -285,7 +332,7 @@ class Labels:
     def taken(self, dim: Dim, index: Sequence[int] | npt.NDArray[np.int64]) -> Dim:
         """Positions of a dim in any order and number, as a flip or a repetition takes them."""
         axis = self.merge(dim)
-        if axis.atoms is None:
+        if axis.is_fixed:
             return self.fixed_dim(len(index))
         return self._alone(Axis(len(index), axis.atoms[np.asarray(index)]))
 
@@ -299,16 +346,16 @@ class Labels:
     def joined(self, dims: Sequence[Dim]) -> Dim:
         """Dims one after the other, as ``cat`` joins them; single positions cannot be removed."""
         axes = [self.merge(dim) for dim in dims]
-        if all(axis.atoms is None for axis in axes):
+        if all(axis.is_fixed for axis in axes):
             return self.fixed_dim(sum(axis.size for axis in axes))
         pieces = [self._own_atoms(axis) for axis in axes]
         return (Axis(sum(axis.size for axis in axes), np.concatenate(pieces)),)
 
     def _own_atoms(self, axis: Axis) -> Atoms:
         """The labels of an axis; of a fixed one, new labels that stay."""
-        if axis.atoms is not None:
+        if not axis.is_fixed:
             return axis.atoms
-        new = self._new_atoms(axis.size)
+        new = self.new_atoms(axis.size)
         self.blocks.append(Block(new, f"{self.doing} joins it from positions that stay", self.where))
         return new
 
@@ -351,6 +398,6 @@ class Labels:
         while same < min(len(dims), len(sizes)) and size_of(dims[-1 - same]) == sizes[-1 - same] != 0:
             same += 1
         lead, rest = dims[: len(dims) - same], dims[len(dims) - same :]
-        if any(axis.atoms is not None for dim in lead for axis in dim):
+        if any(not axis.is_fixed for dim in lead for axis in dim):
             return None
         return (*(self.fixed_dim(size) for size in sizes[: len(sizes) - same]), *rest)

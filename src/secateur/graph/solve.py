@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,10 @@ class Solution:
     blocked: Flags
     why: dict[int, str]
 
-    @property
+    @cached_property
     def is_unit(self) -> Flags:
         """Whether a class can be removed by itself, shape (classes,)."""
-        derived = (self.parents != FIXED).any(axis=1)
-        units: Flags = ~derived & ~self.blocked
+        units: Flags = (self.parents[:, 0] == FIXED) & (self.parents[:, 1] == FIXED) & ~self.blocked
         return units
 
     def removed(self, units: Iterable[int]) -> Flags:
@@ -56,7 +56,7 @@ class Solution:
         gone = np.zeros(len(self.parents) + 1, dtype=bool)  # the last entry stands for FIXED
         gone[list(units)] = True
         while True:
-            following = gone[self.parents].any(axis=1)
+            following = gone[self.parents[:, 0]] | gone[self.parents[:, 1]]
             if not (following & ~gone[:-1]).any():
                 kept: Flags = gone[:-1]
                 return kept
@@ -64,7 +64,7 @@ class Solution:
 
     def classes(self, axis: Axis) -> Ids:
         """Class of every position of an axis, FIXED where it has no label."""
-        if axis.atoms is None:
+        if axis.is_fixed:
             return np.full(axis.size, FIXED, dtype=np.int32)
         return self.class_of[axis.atoms]
 
@@ -86,6 +86,7 @@ def solve(labels: Labels) -> Solution:
     Returns:
         The classes, their parents, what is blocked and why.
     """
+    labels.label_all()
     whole, parents = _definitions(labels)
     left = [a for a, _ in labels.equations]
     right = [b for _, b in labels.equations]
@@ -125,7 +126,7 @@ def _definitions(labels: Labels) -> tuple[Ids, Ids]:
 
 def _atoms(axis: Axis) -> Ids:
     """The labels of an axis, FIXED where it has none."""
-    return np.full(axis.size, FIXED, dtype=np.int32) if axis.atoms is None else axis.atoms
+    return np.full(axis.size, FIXED, dtype=np.int32) if axis.is_fixed else axis.atoms
 
 
 def _parents_of_classes(class_of: Ids, number: int, whole: Ids, parents: Ids) -> tuple[Ids, Ids]:
