@@ -164,10 +164,10 @@ class Labels:
         self.num_atoms += size
         return np.arange(start, start + size, dtype=np.int32)
 
-    def label_all(self) -> None:
-        """Give labels to every axis that has none yet."""
-        while self._fresh:
-            _ = self._fresh.pop().atoms
+    def all_atoms(self) -> Atoms:
+        """Every label, in the order in which axes were made; axes that have none get theirs."""
+        roots = dict.fromkeys(axis.root for axis in self._fresh)
+        return np.concatenate([np.empty(0, dtype=np.int32), *(root.atoms for root in roots)])
 
     def fixed(self, size: int) -> Axis:
         """The axis of this size of which nothing can be removed."""

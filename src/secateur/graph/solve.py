@@ -86,13 +86,13 @@ def solve(labels: Labels) -> Solution:
     Returns:
         The classes, their parents, what is blocked and why.
     """
-    labels.label_all()
+    order = labels.all_atoms()
     whole, parents = _definitions(labels)
     left = [a for a, _ in labels.equations]
     right = [b for _, b in labels.equations]
     blocks = list(labels.blocks)
     while True:
-        class_of, number = _components(labels.num_atoms, left, right)
+        class_of, number = _components(labels.num_atoms, left, right, order)
         of_class, conflicts = _parents_of_classes(class_of, number, whole, parents)
         lone = (conflicts == FIXED).any(axis=1)
         if lone.all():
@@ -105,12 +105,16 @@ def solve(labels: Labels) -> Solution:
     return Solution(class_of, of_class, blocked, why)
 
 
-def _components(size: int, left: list[Ids], right: list[Ids]) -> tuple[Ids, int]:
-    """Class of every label, and the number of classes."""
+def _components(size: int, left: list[Ids], right: list[Ids], order: Ids) -> tuple[Ids, int]:
+    """Class of every label, and the number of classes, which are numbered as their first labels stand in `order`."""
     a, b = (np.concatenate([np.empty(0, dtype=np.int32), *side]) for side in (left, right))
     graph = scipy.sparse.coo_matrix((np.ones(len(a), dtype=np.int8), (a, b)), shape=(size, size))
     number, class_of = connected_components(graph, directed=False)
-    return class_of, int(number)
+    place = np.full(number, len(order), dtype=np.int32)
+    place[class_of[order[::-1]]] = np.arange(len(order), dtype=np.int32)[::-1]
+    rank = np.empty(number, dtype=np.int32)
+    rank[np.argsort(place, kind="stable")] = np.arange(number, dtype=np.int32)
+    return rank[class_of], int(number)
 
 
 def _definitions(labels: Labels) -> tuple[Ids, Ids]:
