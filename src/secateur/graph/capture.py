@@ -136,7 +136,7 @@ class Capture(TorchDispatchMode):
 
     def _meet(self, tensor: Tensor) -> _Record:
         """Make the record of a tensor that no op has made: a constant, or known memory in new clothes (``x.data``)."""
-        storage = _storage(tensor)
+        storage = _storage(tensor) if tensor.numel() > 1 else 0
         for record in list(self._records.values()) if storage else ():
             other = record.tensor()
             if other is None or _storage(other) != storage:
