@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from secateur.graph.capture import Capture, Rule, tensors_in
-from secateur.graph.labels import Dims, Labels, size_of
+from secateur.graph.labels import Dim, Dims, Labels, size_of
 from secateur.graph.rules import rule_for
 from secateur.graph.solve import Solution, solve
 
@@ -256,6 +256,14 @@ def check(
 def _is_free(dims: Dims) -> bool:
     """Whether some position has a label."""
     return not all(axis.is_fixed for dim in dims for axis in dim)
+
+
+def go_together(labels: Labels, one: Dim, other: Dim) -> bool:
+    """Whether the same positions of both go, whatever goes."""
+    solution = solve(labels)
+    units = np.nonzero(solution.is_unit)[0].tolist()
+    masks = [[solution.kept(dim, solution.removed([unit])).tolist() for dim in (one, other)] for unit in units]
+    return all(mine == theirs for mine, theirs in masks) and len(masks) > 0
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

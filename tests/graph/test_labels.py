@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from secateur.graph.labels import Axis, Dim, Labels, size_of
+from secateur.graph.labels import Axis, Labels, size_of
 from secateur.graph.solve import solve
+from tests.graph.oracle import go_together
 
 
 def atoms(axis: Axis) -> list[int]:
     return axis.atoms.tolist()
-
-
-def go_together(labels: Labels, one: Dim, other: Dim) -> bool:
-    """Whether the same positions of both go, whatever goes."""
-    solution = solve(labels)
-    units = np.nonzero(solution.is_unit)[0].tolist()
-    masks = [[solution.kept(dim, solution.removed([unit])).tolist() for dim in (one, other)] for unit in units]
-    return all(mine == theirs for mine, theirs in masks) and len(masks) > 0
 
 
 def test_fresh_axes_share_no_label() -> None:
@@ -200,47 +191,3 @@ def test_as_many_of_other_axes_ties_positions() -> None:
     one, other = labels.fresh(4), labels.fresh(4)
     labels.as_many((one,), (other,))
     assert go_together(labels, (one,), (other,))
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [((4, 6), (24,)), ((24,), (2, 3, 4)), ((4, 6), (8, 3)), ((6, 4), (4, 6)), ((2, 3, 4), (6, 4)), ((6,), (1, 6, 1))],
-)
-def test_reshape_keeps_positions_in_row_major_order(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    labels = Labels()
-    dims = tuple(labels.fresh_dim(size) for size in before)
-    result = labels.reshape(dims, after)
-    assert result is not None
-    assert tuple(size_of(dim) for dim in result) == after
-    assert go_together(labels, *(tuple(axis for dim in several for axis in dim) for several in (dims, result)))
-
-
-def test_reshape_to_another_number_of_positions_is_impossible() -> None:
-    labels = Labels()
-    assert labels.reshape((labels.fresh_dim(6),), (4,)) is None
-    assert labels.reshape((labels.fresh_dim(5), labels.fresh_dim(3)), (4, 4)) is None
-
-
-def test_reshape_of_an_empty_tensor_keeps_dims_behind() -> None:
-    labels = Labels()
-    width = labels.fresh_dim(5)
-    assert labels.reshape((labels.fixed_dim(0), labels.fixed_dim(2), width), (0, 5)) == (labels.fixed_dim(0), width)
-    assert labels.reshape((labels.fixed_dim(0), width), (5, 0)) is None
-
-
-@given(st.data())
-def test_reshape_there_and_back_frees_the_same_units(data: st.DataObject) -> None:
-    factors = data.draw(st.lists(st.integers(2, 3), min_size=2, max_size=4))
-    at = data.draw(st.lists(st.booleans(), min_size=len(factors) - 1, max_size=len(factors) - 1))
-    sizes = [factors[0]]
-    for factor, cut in zip(factors[1:], at, strict=True):
-        sizes = [*sizes, factor] if cut else [*sizes[:-1], sizes[-1] * factor]
-    labels = Labels()
-    dims = tuple(labels.fresh_dim(size) for size in sizes)
-    middle = labels.reshape(dims, factors)
-    assert middle is not None
-    back = labels.reshape(middle, sizes)
-    assert back is not None
-    for mine, theirs in zip(dims, back, strict=True):
-        labels.equal(mine, theirs)
-    assert solve(labels).is_unit.sum() == sum(factors)

@@ -12,7 +12,6 @@ Axes that cannot change at all (batch, height, sequence …) carry no labels of 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,90 +19,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from secateur.graph.axis import Atoms, Axis, Dim, Dims, size_of
+
 __all__ = ["Atoms", "Axis", "Block", "Definition", "Dim", "Dims", "Labels", "size_of"]
-
-Atoms = npt.NDArray[np.int32]
-
-
-class Axis:
-    """A run of positions with their labels; axes are compared by identity.
-
-    A new axis has no labels until something needs one of them. If it is made equal to another as a whole before that,
-    it takes on the other's labels; nearly all axes of a model do, so that nearly all labels need never exist.
-
-    Args:
-        size: Number of positions.
-        atoms: One label a position; None for an axis that is fixed or new.
-        source: Where a new axis gets its labels from; None for one that is fixed or has labels.
-        is_counted: Whether the number of positions depends on values (a boolean index), so that another run may have
-            more or fewer.
-
-    Attributes:
-        is_fixed: Whether no position can ever be removed.
-    """
-
-    __slots__ = ("_atoms", "_source", "_twin", "is_counted", "is_fixed", "size")
-
-    def __init__(
-        self, size: int, atoms: Atoms | None = None, source: Labels | None = None, *, is_counted: bool = False
-    ) -> None:
-        self.size = size
-        self.is_fixed = atoms is None and source is None
-        self.is_counted = is_counted
-        self._atoms = atoms
-        self._source = source
-        self._twin: Axis | None = None
-
-    @property
-    def root(self) -> Axis:
-        """The axis whose labels this one has."""
-        axis = self
-        while axis._twin is not None:
-            axis = axis._twin
-        if axis is not self:
-            self._twin = axis
-        return axis
-
-    @property
-    def atoms(self) -> Atoms:
-        """One label a position.
-
-        Raises:
-            ValueError: The axis is fixed.
-        """
-        root = self.root
-        if root._atoms is None:
-            if root._source is None:
-                raise ValueError(f"{self} has no labels.")
-            root._atoms = root._source.new_atoms(root.size)
-            root._source = None
-        return root._atoms
-
-    def unite(self, other: Axis) -> bool:
-        """Make two axes of one size one, which can be done if one of them has no labels yet; whether they are."""
-        mine, theirs = self.root, other.root
-        if mine is not theirs and mine._atoms is not None:
-            mine, theirs = theirs, mine
-        if mine is not theirs and mine._atoms is None:
-            mine._twin, mine._source = theirs, None
-        return mine.root is theirs
-
-    def __repr__(self) -> str:
-        """Size and kind."""
-        kind = "counted" if self.is_counted else "fixed" if self.is_fixed else "free"
-        return f"Axis({self.size}, {kind})"
-
-
-Dim = tuple[Axis, ...]
-"""An ordered product of axes of sizes above 1; () has size 1."""
-
-Dims = tuple[Dim, ...]
-"""The dims of one tensor."""
-
-
-def size_of(dim: Iterable[Axis]) -> int:
-    """Number of positions of a product of axes."""
-    return math.prod(axis.size for axis in dim)
 
 
 @dataclass(frozen=True)
@@ -358,46 +276,3 @@ class Labels:
         new = self.new_atoms(axis.size)
         self.blocks.append(Block(new, f"{self.doing} joins it from positions that stay", self.where))
         return new
-
-    def reshape(self, dims: Dims, sizes: Sequence[int]) -> Dims | None:
-        """The dims after a view of the tensor as `sizes`; None where no product of axes describes them."""
-        if 0 in sizes:
-            return self._reshape_empty(dims, sizes)
-        axes = list(self.tidy(axis for dim in dims for axis in dim))
-        result = [self._front(axes, size) for size in sizes]
-        return None if None in result else tuple(dim for dim in result if dim is not None)
-
-    def _front(self, axes: list[Axis], size: int) -> Dim | None:
-        """Take axes away from the front that make up `size` positions; None if that is impossible."""
-        taken: list[Axis] = []
-        missing = size
-        while missing > 1:
-            if not axes:
-                return None
-            first = axes.pop(0) if missing % axes[0].size == 0 else self._cut(axes, missing)
-            if first is None:
-                return None
-            taken.append(first)
-            missing //= first.size
-        return self.tidy(taken)
-
-    def _cut(self, axes: list[Axis], missing: int) -> Axis | None:
-        """Merge axes at the front until `missing` positions can be split off; what remains stays in `axes`."""
-        joined = [axes.pop(0)]
-        while size_of(joined) % missing:
-            if not axes:
-                return None
-            joined.append(axes.pop(0))
-        first, rest = self.split(self.merge(joined), missing)
-        axes.insert(0, rest)
-        return first
-
-    def _reshape_empty(self, dims: Dims, sizes: Sequence[int]) -> Dims | None:
-        """The same for a tensor without entries: dims behind the empty one keep their sizes."""
-        same = 0
-        while same < min(len(dims), len(sizes)) and size_of(dims[-1 - same]) == sizes[-1 - same] != 0:
-            same += 1
-        lead, rest = dims[: len(dims) - same], dims[len(dims) - same :]
-        if any(not axis.is_fixed for dim in lead for axis in dim):
-            return None
-        return (*(self.fixed_dim(size) for size in sizes[: len(sizes) - same]), *rest)

@@ -164,7 +164,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
     The opaque fast path of nn.MultiheadAttention is off meanwhile.
     """
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)
@@ -172,6 +172,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for buffer, before in buffers:
-                if buffer.shape == before.shape and not torch.equal(buffer, before):
+            for buffer, version, before in buffers:
+                if buffer._version != version and buffer.shape == before.shape:
                     buffer.copy_(before)

@@ -1,7 +1,9 @@
 """What each ATen op does to labels: one short function an op family, in a table that users may add to."""
 
+from secateur.graph.rules import arrangement as arrangement
 from secateur.graph.rules import attention as attention
 from secateur.graph.rules import contraction as contraction
+from secateur.graph.rules import counting as counting
 from secateur.graph.rules import creation as creation
 from secateur.graph.rules import fourier as fourier
 from secateur.graph.rules import image as image
