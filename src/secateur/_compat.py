@@ -19,6 +19,7 @@ __all__ = [
     "WeightNorm",
     "has_inner_tensors",
     "is_caching_parametrizations",
+    "is_fake",
     "optimizer_classes",
     "optional",
     "without_torch_function",
@@ -72,3 +73,10 @@ def is_caching_parametrizations() -> bool:
 def without_torch_function() -> AbstractContextManager[None]:
     """A context in which attributes of tensor subclasses are read without asking the subclass."""
     return torch._C.DisableTorchFunction()
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape and no values: one made under ``FakeTensorMode``, or on the meta device."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor) or tensor.is_meta

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from secateur.graph.coupling import analyze
 from secateur.graph.trace import call_with, named_tensors, trace, undisturbed
 
 
@@ -135,3 +136,12 @@ def test_named_tensors_lists_tied_ones_once() -> None:
     model = nn.ModuleDict({"a": nn.Embedding(4, 3), "b": nn.Linear(3, 4, bias=False)})
     model["b"].weight = model["a"].weight
     assert list(named_tensors(model)) == ["a.weight"]
+
+
+def test_fake_model_is_analysed_without_values() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(96, 2)).eval()
+        coupling = analyze(model, torch.empty(1, 3, 6, 6))
+    assert [(len(group.units), group.kind) for group in coupling.groups] == [(6, "channels")]

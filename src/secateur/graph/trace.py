@@ -164,7 +164,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
     The opaque fast path of nn.MultiheadAttention is off meanwhile.
     """
-    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
+    # BatchNorm's kernels raise no version counter, so values are compared; fake tensors have none
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not _compat.is_fake(buffer)]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)
@@ -172,6 +173,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for buffer, version, before in buffers:
-                if buffer._version != version and buffer.shape == before.shape:
+            for buffer, before in buffers:
+                if buffer.shape == before.shape and not torch.equal(buffer, before):
                     buffer.copy_(before)
