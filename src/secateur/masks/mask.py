@@ -29,7 +29,7 @@ _KEYS = itertools.count()
 _SMALL = 1 << 16
 """Entries of a tensor that is masked in full after every step in any case: it costs a few microseconds."""
 
-_WINDOW = 1 << 14
+_WINDOW = 1 << 13
 """Entries of a larger tensor that are looked at before each step."""
 
 
