@@ -128,15 +128,27 @@ def test_window_is_clear_until_a_masked_entry_in_it_is_not_zero(dtype: torch.dty
     bits = Bits.of(mask, weight, lean=lean)
     bits.clear_(weight, own=True)
     windows = [(start, start + 128) for start in range(0, 600, 128)]
-    assert all(bits.is_clear(weight, *window) for window in windows)
+    assert all(bits.is_clear(*window, weight) for window in windows)
     for position in (~mask).flatten().nonzero().flatten().tolist()[::11]:
         for value in (-0.0, torch.nan, 1e-30):
             changed = weight.clone()
             changed.view(-1)[position] = value
-            found = [bits.is_clear(changed, *window) for window in windows]
+            found = [bits.is_clear(*window, changed) for window in windows]
             if dtype == torch.complex128 and value == 0.0 and memory(changed) == memory(weight):
                 continue  # complex(-0.0) has lost its sign
             assert found == [not start <= position < stop for start, stop in windows]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
+def test_window_of_two_tensors_is_clear_when_both_are(dtype: torch.dtype) -> None:
+    mask, weight, gradient = half((20, 30)), dirty((20, 30), dtype), dirty((20, 30), dtype)
+    bits = Bits.of(mask, weight)
+    assert not bits.is_clear(64, 128, weight, gradient)
+    bits.clear_(weight)
+    assert not bits.is_clear(64, 128, weight, gradient)
+    assert not bits.is_clear(64, 128, gradient, weight)
+    bits.clear_(gradient)
+    assert bits.is_clear(64, 128, weight, gradient)
 
 
 def test_windows_of_a_channels_last_tensor_cover_it() -> None:
@@ -150,7 +162,7 @@ def test_windows_of_a_channels_last_tensor_cover_it() -> None:
     for index in (~mask).nonzero().tolist()[::17]:
         changed = weight.clone(memory_format=torch.preserve_format)
         changed[tuple(index)] = 1.0
-        assert [bits.is_clear(changed, *window) for window in windows].count(False) == 1
+        assert [bits.is_clear(*window, changed) for window in windows].count(False) == 1
 
 
 def test_other_layouts_are_not_flat() -> None:

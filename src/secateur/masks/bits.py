@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from secateur.masks.packing import clear_, clear_packed_, count_kept, pack, unpack, words_for
+from secateur.masks.packing import clear_, clear_packed_, count_kept, num_bytes, pack, unpack, words_for
 
 __all__ = ["Bits"]
 
@@ -70,6 +70,8 @@ class Bits:
             self._clear_sparse_(tensor)
         elif self.lean or tensor.numel() == 0:
             clear_packed_(tensor, self._packed_on(tensor.device, keep=own))
+        elif self._words is not None and _fit(self._words, tensor) and not tensor.is_complex():
+            tensor.detach().view(self._words.dtype).bitwise_and_(self._words)  # what clear_ does, in fewer calls
         else:
             clear_(tensor, self._words_for(tensor, keep=own))
 
@@ -80,23 +82,28 @@ class Bits:
         plain = not self.lean and tensor.dim() == 4 and tensor.dtype != torch.complex128
         return tensor.is_contiguous() or (plain and tensor.is_contiguous(memory_format=torch.channels_last))
 
-    def is_clear(self, tensor: Tensor, start: int, stop: int) -> bool:
-        """Whether the masked ones among some entries of a tensor are zero.
+    def is_clear(self, start: int, stop: int, *tensors: Tensor) -> bool:
+        """Whether the masked ones among some entries of tensors are zero.
 
         Args:
-            tensor: The tensor that the mask is for, or one of its layout; `is_flat`.
             start: First entry, in the order of memory; a multiple of 64.
             stop: End of the entries; a multiple of 64, or beyond the last.
+            *tensors: Tensors of one layout, each `is_flat`: the one that the mask is for, its gradient.
         """
-        entries = _flat(tensor.detach(), tensor.dim())[start:stop]
+        stop = min(stop, tensors[0].numel())
         if self.lean:
-            wanted = clear_packed_(entries.clone(), self._packed_on(tensor.device, keep=False)[start // 8 : stop // 8])
-            return _same_bits(wanted, entries)
-        words = _flat(self._words_for(tensor, keep=False), tensor.dim())[start:stop]
-        if tensor.dtype == torch.complex128:
-            entries = torch.view_as_real(entries)
-        bits = entries.view(words.dtype)  # this runs before every step: as few calls as can be
+            return all(self._is_clear_packed(_window(tensor, start, stop), start, stop) for tensor in tensors)
+        words = self._words_for(tensors[0], keep=False)
+        wide = words.dim() - tensors[0].dim() + 1  # words that an entry has
+        words = words.as_strided((wide * (stop - start),), (1,), wide * start)
+        found = [_window(tensor, start, stop).view(words.dtype) for tensor in tensors]
+        bits = found[0] if len(found) == 1 else found[0] | found[1]  # runs before every step: as few calls as can be
         return torch.equal(bits & words, bits)
+
+    def _is_clear_packed(self, entries: Tensor, start: int, stop: int) -> bool:
+        """The same for one tensor's entries, without words."""
+        packed = self._packed_on(entries.device, keep=False)[start // 8 :][: num_bytes(stop - start)]
+        return _same_bits(clear_packed_(entries.clone(), packed), entries)
 
     def _words_for(self, tensor: Tensor, *, keep: bool) -> Tensor:
         """The words for the tensor's width, device and memory order; those that are kept, if they fit."""
@@ -123,9 +130,9 @@ class Bits:
         tensor.copy_(torch.sparse_coo_tensor(index, values, merged.shape, check_invariants=False))
 
 
-def _flat(tensor: Tensor, dim: int) -> Tensor:
-    """A view of the first `dim` dims as one, in the order of memory."""
-    return (tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)).flatten(0, dim - 1)
+def _window(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Some entries of a tensor without gaps, in the order of memory."""
+    return tensor.detach().as_strided((stop - start,), (1,), tensor.storage_offset() + start)
 
 
 def _fit(words: Tensor, tensor: Tensor) -> bool:

@@ -49,12 +49,14 @@ class Desk:
             looked like then (see `state_evidence`).
         neutral_due: Step at which second moments at masked places get their neutral value again, by the mask's key.
         step: Steps that were seen.
+        epoch: `registry.epoch` when this was up to date.
     """
 
     masks: list[Mask] = field(default_factory=list)
     settled: dict[int, object] = field(default_factory=dict)
     neutral_due: dict[int, int] = field(default_factory=dict)
     step: int = 0
+    epoch: int = -1
     _seen: object = None
 
     def refresh(self, optimizer: Optimizer) -> None:
@@ -68,7 +70,7 @@ class Desk:
         keys = {mask.key for mask in self.masks}
         self.settled = {key: value for key, value in self.settled.items() if key in keys}
         self.neutral_due = {key: value for key, value in self.neutral_due.items() if key in keys}
-        self._seen = seen
+        self._seen, self.epoch = seen, registry.epoch()
 
     def is_settled(self, optimizer: Optimizer, mask: Mask) -> bool:
         """Whether the state has been cleared at masked places and is still the same."""
@@ -171,7 +173,9 @@ def _guarded(closure: Callable[[], Any], desk: Desk) -> Callable[[], Any]:
 
 def _after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """After any optimizer's step."""
-    desk = _desk_of(optimizer)
+    desk = _DESKS.get(optimizer)
+    if desk is None or desk.epoch != registry.epoch():
+        desk = _desk_of(optimizer)
     if not desk.masks:
         return
     elementwise = rule_of(optimizer).elementwise

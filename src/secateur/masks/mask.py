@@ -61,8 +61,9 @@ class Mask:
         self.salvage: Tensor | None = None
         self._renew()
         self._window = 0
+        self._looked = False
         registry.enter(parameter, self)
-        self._hook = _hook_gradient(parameter)
+        self._hook = _hook_gradient(parameter, weakref.ref(self))
 
     def _renew(self) -> None:
         """Take nothing for granted any more: the mask is another one."""
@@ -157,11 +158,11 @@ class Mask:
     def prepare_step(self) -> None:
         """Before an optimizer changes the weights: what has been written to since it was masked is masked again."""
         parameter, gradient = self.parameter, self.parameter.grad
-        self._move_window(parameter)
-        if not self.is_untouched() or not self._window_is_clear(parameter):
+        clear = self._window_is_clear(parameter, gradient)
+        if not (clear and self.is_untouched()):
             _check_shape(parameter, self.bits.shape)
             self._clear_weights_()
-        if not self.grad_is_clean() or (gradient is not None and not self._window_is_clear(gradient)):
+        if not (clear and self.grad_is_clean()):
             self.clear_grad_()
         self.salvage = None
 
@@ -172,7 +173,7 @@ class Mask:
             sound: The step is known to keep a weight of 0 with a gradient of 0 at 0, and nothing has interfered. Then
                 a large tensor, which was clean before, is not masked again.
         """
-        if sound and self._is_large(self.parameter):
+        if sound and self._looked:
             self._seen = _evidence(self.parameter)
         else:
             self._clear_weights_()
@@ -182,18 +183,22 @@ class Mask:
         self.bits.clear_(self.parameter, own=True)
         self._seen = _evidence(self.parameter)
 
-    def _move_window(self, parameter: Tensor) -> None:
-        """Look at another part of a large tensor than the last time."""
-        following = self._window + _WINDOW
-        self._window = following if following < parameter.numel() else 0
-
-    def _window_is_clear(self, tensor: Tensor) -> bool:
-        """Whether a large parameter, or its gradient, has only zeros at the masked places of the window.
+    def _window_is_clear(self, parameter: Tensor, gradient: Tensor | None) -> bool:
+        """Whether a large parameter and its gradient have only zeros at the masked places of the next window.
 
         It shows what autograd's version counters do not: writes through ``.data``. Small tensors are masked after every
         step and need no such look.
         """
-        return not self._is_large(tensor) or self.bits.is_clear(tensor, self._window, self._window + _WINDOW)
+        self._looked = self._is_large(parameter)
+        if not self._looked:
+            return True
+        start = self._window = self._window + _WINDOW if self._window + _WINDOW < parameter.numel() else 0
+        if gradient is None:
+            return self.bits.is_clear(start, start + _WINDOW, parameter)
+        if gradient.stride() == parameter.stride() and gradient.layout == torch.strided:
+            return self.bits.is_clear(start, start + _WINDOW, parameter, gradient)
+        both = [tensor for tensor in (parameter, gradient) if self._is_large(tensor)]
+        return all(self.bits.is_clear(start, start + _WINDOW, tensor) for tensor in both)
 
     def _is_large(self, tensor: Tensor) -> bool:
         """Whether masking once more would cost something; on other devices than the CPU it does not."""
@@ -239,22 +244,21 @@ def _nothing() -> None:
     """A weak reference to nothing."""
 
 
-def _hook_gradient(parameter: nn.Parameter) -> Any:
+def _hook_gradient(parameter: nn.Parameter, mask: weakref.ref[Mask]) -> Any:
     """Have gradients masked as they arrive; a frozen parameter, too, since it may be unfrozen later."""
     if not parameter.is_leaf or not (parameter.is_floating_point() or parameter.is_complex()):
         return None
+
+    def clear_gradient(_: Tensor) -> None:
+        living = mask()
+        if living is not None:
+            living.clear_grad_()
+
     wanted = parameter.requires_grad
     try:
-        return parameter.requires_grad_(True).register_post_accumulate_grad_hook(_clear_gradient)
+        return parameter.requires_grad_(True).register_post_accumulate_grad_hook(clear_gradient)
     finally:
         parameter.requires_grad_(wanted)
-
-
-def _clear_gradient(parameter: Tensor) -> None:
-    """The hook on every masked parameter: its gradient has just been accumulated."""
-    mask = mask_of(parameter)
-    if mask is not None:
-        mask.clear_grad_()
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -85,12 +85,14 @@ def neutral_period(group: Mapping[str, Any]) -> int:
 def state_evidence(optimizer: Optimizer, mask: Mask) -> tuple[tuple[int, int], ...]:
     """What changes when the state of a mask's parameter is replaced, or written to in a way that autograd can see."""
     first = optimizer.param_groups[0]["params"][0] if isinstance(optimizer, torch.optim.LBFGS) else mask.parameter
-    values = optimizer.state.get(first, {}).values()
-    return tuple(
-        (id(value), value._version if isinstance(value, Tensor) else 0)
-        for value in values
-        if (isinstance(value, Tensor) and value.dim()) or isinstance(value, list)
-    )
+    found = []
+    for value in optimizer.state.get(first, {}).values():  # runs twice a step
+        if isinstance(value, Tensor):
+            if value.dim():
+                found.append((id(value), value._version))
+        elif isinstance(value, list):
+            found.append((id(value), 0))
+    return tuple(found)
 
 
 def group_of(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
