@@ -14,7 +14,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs bench format clean
+.PHONY: help demo test lint types docs bench coverage format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo 'make test    style, types, tests and doctests'
 	@echo 'make docs    the documentation, into build/docs'
 	@echo 'make bench   the figures of docs/benchmarks.md, on this machine'
+	@echo 'make coverage  docs/coverage.md: 300 models of other libraries, about an hour'
 	@echo 'make lint, make types, make format, make clean'
 
 # One stamp for each extra of pyproject.toml. A .venv made by hand has no stamp, so pip looks at it once and finds what
@@ -55,6 +56,10 @@ docs: $(VENV)/.stamp-docs
 
 bench: $(VENV)/.stamp-bench
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(ONE_THREAD) $(BIN)/python "$$script"; done
+
+coverage: $(VENV)/.stamp-test
+	@rm -f build/coverage.jsonl
+	$(ONE_THREAD) $(BIN)/python -W ignore -m tests.zoo --write docs/coverage.md
 
 format: $(VENV)/.stamp-test
 	$(BIN)/ruff check --fix .

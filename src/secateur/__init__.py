@@ -31,6 +31,7 @@ from secateur.shrink import load_ as load_
 from secateur.shrink import plan_shrink as plan_shrink
 from secateur.shrink import save as save
 from secateur.shrink import shrink_ as shrink_
+from secateur.shrink import shrink_schedule as shrink_schedule
 from secateur.surgery import grow_ as grow_
 from secateur.surgery import resize_ as resize_
 from secateur.surgery import transaction as transaction
@@ -63,6 +64,7 @@ __all__ = [
     "save",
     "scores",
     "shrink_",
+    "shrink_schedule",
     "transaction",
     "watch",
 ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import secateur
 from secateur.graph import analyze
 from secateur.shrink import ShrinkPlan, plan_of, plan_shrink, shrink_
 from tests.shrink.models import Attention, equals_the_zeroed_model, is_unchanged, randomized, state_of
@@ -304,7 +306,7 @@ def test_case_39_both_halves_of_a_chunk_keep_the_same_number(seed: int) -> None:
 def test_case_39_sizes_written_in_the_code_are_refused_with_the_function_named() -> None:
     model = SplitBlock(how="split").eval()
     before = state_of(model)
-    with pytest.raises(ValueError, match=r"position 0 of 'expand.weight'.*written in the code.*split"):
+    with pytest.raises(ValueError, match=r"position 0 of 'expand.weight'.*split.*written in the code"):
         asked(model, torch.randn(1, 8, 4, 4), {("expand.weight", 0): [0, 8]})
     assert is_unchanged(model, before)
 
@@ -435,3 +437,36 @@ def test_case_46_neighbour_a_model_without_removable_units_says_so() -> None:
     with pytest.raises(ValueError, match=r"nothing in Linear can be removed(?s:.*)it is an output of the model"):
         shrink_(model, torch.randn(1, 4), sparsity=0.5)
     assert is_unchanged(model, before)
+
+
+# Case 62: a pruned state dict comes back into the dense architecture -------------------------------------------------
+
+
+def case_62() -> nn.Sequential:
+    """The model of the case."""
+    return nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2))
+
+
+def test_case_62_a_smaller_state_dict_loads_into_a_fresh_dense_model(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trained, keep = case_62(), torch.arange(7)
+    with torch.no_grad():
+        trained[0].weight.data, trained[0].bias.data = trained[0].weight[keep].clone(), trained[0].bias[keep].clone()
+        trained[2].weight.data = trained[2].weight[:, keep].clone()
+    torch.save(trained.state_dict(), tmp_path / "small.pt")
+    state = torch.load(tmp_path / "small.pt", weights_only=True)
+    loaded = secateur.load_(case_62(), state)
+    assert [tuple(tensor.shape) for tensor in loaded.parameters()] == [(7, 6), (7,), (2, 7), (2,)]
+    assert (loaded[0].out_features, loaded[2].in_features) == (7, 7)
+    x = torch.randn(3, 6)
+    assert torch.equal(loaded(x), trained(x))
+    loaded(x).sum().backward()
+
+
+def test_case_62_a_wrong_architecture_is_refused_with_the_first_differing_layer() -> None:
+    state = case_62().state_dict()
+    other = nn.Sequential(nn.Linear(5, 10), nn.ReLU(), nn.Linear(10, 2))
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    with pytest.raises(secateur.SecateurError, match=r"0\.weight"):
+        secateur.load_(other, state)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())

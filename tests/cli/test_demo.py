@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from secateur import cli
-from secateur.cli.digits import RUNS, digits, train
+from secateur.cli.digits import RUNS, cnn, digits, shrink, train
 
 
 def test_demo_prints_runs_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,12 +19,38 @@ def test_demo_prints_runs_and_findings(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_demo_runs_have_the_sizes_that_the_page_promises() -> None:
-    outcomes = [train(title, event, digits(), steps=30, seed=0, advance=lambda: None) for title, event in RUNS.items()]
+    outcomes = [
+        train(title, method, digits(), steps=30, seed=0, advance=lambda: None) for title, method in RUNS.items()
+    ]
     dense, masked, shrunk = outcomes
-    weights = 64 * 300 + 300 * 100 + 100 * 10
-    assert dense.parameters == dense.nonzero == masked.parameters == weights + 410
-    assert masked.nonzero == weights // 10 + 410
-    assert shrunk.parameters == shrunk.nonzero == 64 * 150 + 150 * 50 + 50 * 10 + 210
+
+    def sizes(first: int, second: int, third: int) -> tuple[int, int]:
+        """Numbers of weights and of biases; 2 x 2 places are left after pooling twice."""
+        weights = 9 * first + 9 * first * second + 4 * second * third + 10 * third
+        return weights, first + second + third + 10
+
+    weights, biases = sizes(32, 64, 256)
+    assert dense.parameters == dense.nonzero == masked.parameters == weights + biases
+    assert masked.nonzero == pytest.approx(weights / 10 + biases, abs=4)  # rounded tensor by tensor
+    # a fifth of 32, 64 and 256 units is left, to the nearest whole number of units that go
+    assert shrunk.parameters == shrunk.nonzero == sum(sizes(32 - 26, 64 - 51, 256 - 205))
+
+
+def test_demo_shrinks_in_eight_cuts_that_the_optimizer_follows() -> None:
+    model = cnn()
+    optimizer = torch.optim.AdamW(model.parameters())
+    change = shrink(model, optimizer, 30)
+    widths = []
+    for step in range(1, 31):
+        optimizer.zero_grad()
+        model(torch.ones(2, 1, 8, 8)).square().sum().backward()
+        optimizer.step()
+        change.after_step(step)
+        widths.append(model[0].out_channels)
+    assert all(optimizer.state[p]["exp_avg"].shape == p.shape for p in model.parameters())
+    cuts = [32 - round(0.8 * 32 * (1 - (1 - cut / 8) ** 3)) for cut in range(1, 9)]
+    assert list(dict.fromkeys(widths)) == list(dict.fromkeys([32, *cuts]))
+    assert change.note() == "ShrinkSchedule: step 30, 70 of 352 units left"
 
 
 def test_demo_refuses_too_few_steps_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ size is also the scale.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -66,6 +67,59 @@ def scale_from_the_width_of_heads() -> nn.Module:
         return self.out(merged((q @ k.transpose(-2, -1) * self.head_dim**-0.5).softmax(-1) @ v))
 
     return Net(forward, **projections(), head_dim=WIDTH)
+
+
+@structure(TOKENS, units=HEADS + WIDTH)
+def scale_from_a_quotient_of_attributes() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        q, k, v = (heads(layer(x), self.inside // self.heads) for layer in (self.q, self.k, self.v))
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.inside // self.heads)
+        return self.out(merged(scores.softmax(-1) @ v))
+
+    return Net(forward, **projections(), inside=INSIDE, heads=HEADS)
+
+
+@structure(TOKENS, units=HEADS, why=("the code computes with its size",))
+def scale_from_the_shape_of_the_query() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        q, k, v = (heads(layer(x), self.head_dim) for layer in (self.q, self.k, self.v))
+        return self.out(merged((q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) @ v))
+
+    return Net(forward, **projections(), head_dim=WIDTH)
+
+
+@structure(TOKENS, units=HEADS, why=("the code computes with its size",))
+def scale_as_a_tensor() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        q, k, v = (heads(layer(x), self.head_dim) for layer in (self.q, self.k, self.v))
+        return self.out(merged((q @ k.transpose(-2, -1) / torch.sqrt(torch.tensor(self.head_dim))).softmax(-1) @ v))
+
+    return Net(forward, **projections(), head_dim=WIDTH)
+
+
+def windowed(scale: Any, width: Any) -> nn.Module:
+    """Attention inside a residual stream that is as wide as all heads together."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        x = self.inwards(x)
+        b, n, c = x.shape
+        qkv = self.qkv(x).reshape(b, n, 3, self.heads, width(self, c)).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv[0] * scale(self, c), qkv[1], qkv[2]
+        x = x + self.inside((q @ k.transpose(-2, -1)).softmax(-1).matmul(v).transpose(1, 2).reshape(b, n, c))
+        return self.outwards(x)
+
+    parts = {"inwards": nn.Linear(6, INSIDE), "inside": nn.Linear(INSIDE, INSIDE), "outwards": nn.Linear(INSIDE, 4)}
+    return Net(forward, **parts, qkv=nn.Linear(INSIDE, 3 * INSIDE), heads=HEADS)
+
+
+@structure(TOKENS, units=HEADS, why=("the code computes with its size",))
+def scale_from_the_width_of_the_stream() -> nn.Module:
+    return windowed(lambda self, c: (c // self.heads) ** -0.5, lambda self, c: c // self.heads)
+
+
+@structure(TOKENS, units=HEADS, why=("the code computes with its size",))
+def scale_from_the_width_of_the_stream_alone() -> nn.Module:
+    return windowed(lambda self, c: (c // self.heads) ** -0.5, lambda self, c: -1)
 
 
 @structure(TOKENS, units=HEADS + WIDTH + 2)
@@ -139,7 +193,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-right, left], -1) * sin
 
 
-@structure(TOKENS, units=HEADS, why=("a part of it is cut out at a boundary that is written in the code",))
+@structure(TOKENS, units=HEADS + 2)
 def rotary_in_halves() -> nn.Module:
     def forward(self: Any, x: Tensor) -> Tensor:
         q, k, v = (heads(layer(x), self.head_dim) for layer in (self.q, self.k, self.v))
@@ -165,7 +219,7 @@ def rotary_of_neighbours() -> nn.Module:
     return Net(forward, **projections(), head_dim=WIDTH, cos=angles.cos(), sin=angles.sin())
 
 
-@structure(TOKENS, units=HEADS + 2, why=("it holds the parts of complex numbers",))
+@structure(TOKENS, units=HEADS + 2, why=("its size 2 is written in the code (unflatten)",))
 def rotary_of_complex_numbers() -> nn.Module:
     def forward(self: Any, x: Tensor) -> Tensor:
         def turned(x: Tensor) -> Tensor:

@@ -175,10 +175,10 @@ class WatchedCapture(Capture):
     held = 0
     deaf = False
 
-    def hold(self, dim: Any, why: str, result: int | None = None) -> None:
+    def hold(self, dim: Any, why: str, result: int | None = None, *, always: bool = False) -> None:
         self.held += not all(axis.is_fixed for axis in dim)
         if not self.deaf:
-            super().hold(dim, why, result)
+            super().hold(dim, why, result, always=always)
 
 
 def check(

@@ -104,7 +104,7 @@ def residual() -> nn.Module:
     return Net(forward, first=conv(3, 8), outside=conv(8, 5), inside=conv(5, 8), last=conv(8, 4))
 
 
-@structure(IMAGE, units=5, why=("stay",))
+@structure(IMAGE, units=5, why=("it is an input of the model",))
 def residual_with_the_input() -> nn.Module:
     def forward(self: Any, x: Tensor) -> Tensor:
         return self.last(x + self.inside(self.outside(x).relu()))
@@ -147,7 +147,7 @@ def chunk_with_a_remainder() -> nn.Module:
     return Net(forward, first=conv(3, 8), last=conv(5, 4))
 
 
-@structure(IMAGE, units=0, why=("its size 3 is written in the code (split)",))
+@structure(IMAGE, units=0, why=("aten.split_with_sizes cuts it at sizes that are written in the code",))
 def split_at_literals() -> nn.Module:
     def forward(self: Any, x: Tensor) -> Tensor:
         one, other = self.first(x).split([3, 5], 1)
@@ -470,7 +470,7 @@ def swiglu_packed() -> nn.Module:
     return Net(forward, both=nn.Linear(6, 14), down=nn.Linear(7, 4))
 
 
-@structure(torch.randint(0, 11, (2, 5)), units=8 + 6, why=("it is an output of the model",))
+@structure(torch.randint(0, 11, (2, 5)), units=8 + 6, why=("its positions are looked up by number",))
 def tied_embedding_and_head() -> nn.Module:
     def forward(self: Any, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

@@ -16,6 +16,7 @@ from secateur import InvalidInputError
 from secateur.graph import Coupling, analyze
 from secateur.graph.coupling import check_units
 from secateur.shrink import plan_of
+from tests.graph.attentions import ATTENTIONS
 from tests.shrink.models import Attention, SmallCNN, is_unchanged, randomized, state_of
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -94,12 +95,30 @@ def test_groups_and_kinds_of_attention_and_mlp() -> None:
     assert [(g.kind, len(g.units)) for g in mlp.groups] == [("neurons", 7), ("neurons", 5)]
 
 
+@pytest.mark.parametrize("name", ["repeated", "expanded", "by_the_kernel"])
+def test_key_heads_that_query_heads_share_are_kv_groups(name: str) -> None:
+    structure = ATTENTIONS[f"grouped_queries_{name}"]
+    coupling = analyze(structure.make(), torch.randn(*structure.inputs))
+    assert {(g.kind, len(g.units), g.footprint["q.weight", 0]) for g in coupling.groups} == {
+        ("kv groups", 3, 8),
+        ("heads", 2, 12),
+        ("head dims", 4, 6),
+    }
+
+
+def test_windows_of_convolutions_are_not_listed_and_inputs_are_named() -> None:
+    _, _, coupling = made("cnn")
+    assert {k.dim for k in coupling.kept} <= {0, 1}
+    assert {k.name: k.why for k in coupling.kept if k.dim == 1} == {"stem.weight": "it is an input of the model"}
+    assert coupling.why_kept("stem.weight", 2, 0) == "it is a position in a convolution's window"
+
+
 def test_kept_dims_come_with_their_reasons() -> None:
     _, _, coupling = made("mlp")
     found = {(k.name, k.dim): (k.positions, k.why) for k in coupling.kept}
     assert found.keys() == {("0.weight", 1), ("4.weight", 0), ("4.bias", 0)}
     assert found["4.weight", 0] == (2, "it is an output of the model")
-    assert found["0.weight", 1][0] == 4
+    assert found["0.weight", 1] == (4, "it is an input of the model")
     shown = repr(coupling)
     assert "Coupling: 12 units in 2 groups, 87 parameters" in shown
     assert "neurons    0.weight[0], 0.bias[0], 2.weight[1]" in shown

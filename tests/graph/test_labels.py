@@ -191,3 +191,14 @@ def test_as_many_of_other_axes_ties_positions() -> None:
     one, other = labels.fresh(4), labels.fresh(4)
     labels.as_many((one,), (other,))
     assert go_together(labels, (one,), (other,))
+
+
+def test_span_is_stated_something_of_without_keeping_it() -> None:
+    labels = Labels()
+    axis = labels.fresh(4)
+    last = labels.span((axis,), 3, 4)
+    assert atoms(last) == atoms(axis)[3:]
+    assert labels.blocks == []
+    labels.block((last,), "why")
+    assert solve(labels).blocked.tolist() == [False, False, False, True]
+    assert labels.span((labels.fixed(4),), 1, 3).is_fixed

@@ -29,6 +29,7 @@ from secateur.graph.provenance import (
 
 INTS = st.integers(-50, 50)
 SYMBOLS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod}
+BOTH = st.sampled_from([lambda n, old: Size(n, DimSize("d"), Notes()), PinnedSize])
 
 
 class Notes:
@@ -89,8 +90,10 @@ def test_size_says_when_it_equals_another_and_only_then() -> None:
     assert Size(4, one, notes) == Size(4, other, notes)
     assert notes.told == [("==", one, other)]
     assert Size(4, one, notes) != Size(5, other, notes)
-    assert Size(4, one, notes) == 4
+    assert Size(4, one, notes) != 5
     assert len(notes.told) == 1
+    assert Size(4, one, notes) == 4
+    assert notes.told[1:] == [("==", one, 4)]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +113,25 @@ def test_size_says_when_it_becomes_a_value(use: Any, expected: float) -> None:
     source = DimSize("d")
     assert use(Size(16, source, notes)) == expected
     assert notes.told == [("value", source, 0)]
+
+
+@given(make=BOTH, number=st.integers(1, 30), other=st.integers(1, 9), power=st.integers(0, 3))
+def test_squares_and_quotients_with_remainder_are_sizes(make: Any, number: int, other: int, power: int) -> None:
+    size = make(number, number + 1)
+    results = (size**power, *divmod(size, other), *divmod(other, size))
+    assert [int(result) for result in results] == [number**power, *divmod(number, other), *divmod(other, number)]
+    assert {type(result) for result in results} == {type(size)}
+
+
+@given(number=st.integers(1, 30), old=st.integers(1, 30), symbol=st.sampled_from(sorted(SYMBOLS)))
+def test_arithmetic_with_a_float_behind_is_that_of_values(number: int, old: int, symbol: str) -> None:
+    notes, source = Notes(), DimSize("d")
+    operation = SYMBOLS[symbol]
+    size, pinned = Size(number, source, notes), PinnedSize(number, old)
+    assert operation(size, 2.5) == operation(number, 2.5)
+    assert notes.told == [("value", source, 0)]
+    assert operation(pinned, 2.5) == operation(old, 2.5)
+    assert (size**-1, pinned**-1, 2**size, 2**pinned) == (number**-1, old**-1, 2**number, 2**old)
 
 
 def test_size_repeats_sequences_like_an_int() -> None:

@@ -13,9 +13,11 @@ from secateur.graph.capture import tensors_in
 from secateur.graph.coupling import Coupling, analyze
 from tests.graph.attentions import ATTENTIONS
 from tests.graph.cutter import cut_, exact_units, reasons, some, units, zeroed
+from tests.graph.more_variants import MORE_VARIANTS
 from tests.graph.structures import STRUCTURES, Structure
+from tests.graph.variants import VARIANTS
 
-ALL = {**STRUCTURES, **ATTENTIONS}
+ALL = {**STRUCTURES, **ATTENTIONS, **VARIANTS, **MORE_VARIANTS}
 
 SEEDS = range(3)
 

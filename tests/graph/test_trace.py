@@ -115,6 +115,20 @@ def test_parameters_that_no_run_reached_are_blocked_with_that_reason() -> None:
     assert trace(model, [x, {"x": x, "other": True}]).touched == set(named_tensors(model))
 
 
+def test_random_numbers_and_what_kernels_need_are_passed_on() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.experts = nn.Linear(4, 8), nn.Parameter(torch.randn(2, 8, 16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch._grouped_mm(self.a(x) + torch.randn(8), self.experts, torch.tensor([2, 4], dtype=torch.int32))
+
+    traced = trace(Noisy(), [torch.ones(4, 4)])
+    assert [name for _, name in traced.random] == ["aten.randn"]
+    assert traced.multiples == [(dim, 4) for dim in traced.dims["experts"][1:]]
+
+
 def test_undisturbed_puts_back_buffers_and_random_state_when_the_block_raises() -> None:
     model = nn.BatchNorm1d(3)
     torch.manual_seed(4)

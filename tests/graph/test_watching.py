@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 from secateur.graph import Coupling, analyze
 from secateur.graph.provenance import Attribute
 from secateur.graph.trace import trace
+from tests.graph.cutter import cut_, some, units, zeroed
 
 FUNCTIONAL = nn.functional
 
@@ -69,7 +73,30 @@ FOLLOWING: dict[str, tuple[Callable[[Body, Tensor], Tensor], set[str]]] = {
     "group_norm": (lambda m, x: FUNCTIONAL.group_norm(x, m.heads), {"heads"}),
     "comparison": (lambda m, x: x if x.shape[1] == m.total else x.missing, {"total"}),
     "quotient": (lambda m, x: x.view(-1, x.shape[1] // m.width, m.width).flatten(1), {"width"}),
+    "attribute // attribute": (lambda m, x: x.view(-1, m.heads, m.total // m.heads).flatten(1), {"heads", "total"}),
+    "up to": (lambda m, x: torch.cat([x[:, : m.width].tanh(), x[:, m.width :]], 1), {"width"}),
+    "from the end": (lambda m, x: torch.cat([x[:, : -m.width].tanh(), x[:, -m.width :]], 1), {"width"}),
+    "half of an attribute": (lambda m, x: torch.cat([x[:, : m.total // 2].tanh(), x[:, m.total // 2 :]], 1), {"total"}),
+    "parts": (lambda m, x: torch.cat([x[:, i * m.width : (i + 1) * m.width].tanh() for i in range(3)], 1), {"width"}),
+    "narrow": (
+        lambda m, x: torch.cat([x.narrow(1, 0, m.width), x.narrow(1, m.width, x.shape[1] - m.width)], 1),
+        {"width"},
+    ),
+    "torch.narrow": (lambda m, x: x + torch.narrow(x, 1, 2, m.width).sum(1, keepdim=True), {"width"}),
+    "written to": (lambda m, x: assigned(x, m.width), {"width"}),
 }
+
+
+def halves(x: Tensor, width: int) -> Tensor:
+    """Both parts of the columns."""
+    return torch.cat([x.narrow(1, 0, width), x.narrow(1, width, x.shape[1] - width).tanh()], 1)
+
+
+def assigned(x: Tensor, width: int) -> Tensor:
+    """The last columns replaced by others."""
+    y = x.clone()
+    y[:, -width:] = x[:, :width]
+    return y
 
 
 @pytest.mark.parametrize("how", FOLLOWING)
@@ -96,7 +123,6 @@ LITERAL: dict[str, Callable[[Body, Tensor], Tensor]] = {
     "zeros": lambda m, x: x + torch.zeros(12, dtype=x.dtype),
     "split": lambda m, x: torch.cat([p.tanh() for p in x.split([5, 7], dim=1)], 1),
     "layer_norm": lambda m, x: FUNCTIONAL.layer_norm(x, (12,)),
-    "slice": lambda m, x: torch.cat([x[:, :5].tanh(), x[:, 5:]], 1),
 }
 
 
@@ -107,6 +133,104 @@ def test_numbers_written_in_the_code_keep_their_dim_whole_and_say_why(how: str) 
     assert any(
         kept.name == "a.weight" and kept.dim == 0 and "written in the code" in kept.why for kept in coupling.kept
     )
+
+
+PARTLY: dict[str, tuple[Callable[[Body, Tensor], Tensor], set[int]]] = {
+    "up to": (lambda m, x: torch.cat([x[:, :5].tanh(), x[:, 5:]], 1), set(range(5, 12))),
+    "from the end": (lambda m, x: torch.cat([x[:, :-5].tanh(), x[:, -5:]], 1), set(range(7))),
+    "between": (lambda m, x: x + x[:, 3:5].sum(1, keepdim=True), set(range(5, 12))),
+    "narrow": (lambda m, x: x + torch.narrow(x, 1, 3, 2).sum(1, keepdim=True), set(range(5, 12))),
+    "method": (lambda m, x: x + x.narrow(dim=1, start=3, length=2).sum(1, keepdim=True), set(range(5, 12))),
+    "one": (lambda m, x: x * x[:, 2, None].sigmoid(), set(range(3, 12))),
+    "the last but one": (lambda m, x: x * x[..., -2, None].sigmoid(), set(range(10))),
+    "after a literal": (
+        lambda m, x: torch.cat([x[:, :2], x[:, 2 : 2 + m.width].tanh(), x[:, 2 + m.width :]], 1),
+        set(range(2, 12)),
+    ),
+    "with an ellipsis and a new dim": (lambda m, x: x + x[None, ..., :4].sum(-1).t(), set(range(4, 12))),
+}
+
+
+@pytest.mark.parametrize("how", PARTLY)
+def test_a_literal_boundary_keeps_the_positions_that_it_counts(how: str) -> None:
+    code, free = PARTLY[how]
+    model, coupling = of(code)
+    removable = {p for p in range(12) if coupling.units_at("a.weight", 0, p)}
+    assert removable == free
+    x = torch.randn(2, 4, dtype=torch.float64)
+    for seed in range(4):
+        gone = some(coupling, units(coupling), seed, share=0.5)
+        wanted = zeroed(model, coupling, gone)(x)
+        smaller = copy.deepcopy(model)
+        cut_(smaller, analyze(smaller, x), gone)
+        assert smaller.b.weight.shape[1] < 12
+        torch.testing.assert_close(smaller(x), wanted, rtol=1e-12, atol=1e-12)
+
+
+SOMEWHERE = 5
+
+UNKNOWN: dict[str, Callable[[Body, Tensor], Tensor]] = {
+    "a name": lambda m, x: torch.cat([x[:, :SOMEWHERE].tanh(), x[:, SOMEWHERE:]], 1),
+    "int()": lambda m, x: torch.cat([x[:, : int(m.width)].tanh(), x[:, int(m.width) :]], 1),
+    "a position": lambda m, x: x * x[:, SOMEWHERE, None].sigmoid(),
+    "narrow": lambda m, x: x + x.narrow(1, 0, SOMEWHERE).sum(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("how", UNKNOWN)
+def test_a_boundary_that_is_neither_literal_nor_known_keeps_its_dim_whole(how: str) -> None:
+    _, coupling = of(UNKNOWN[how])
+    assert not coupling.groups
+    if how != "a position":
+        (why,) = [kept.why for kept in coupling.kept if (kept.name, kept.dim) == ("a.weight", 0)]
+        assert re.fullmatch(r"a part .* comes from nowhere that is known \(test_watching\.py:\d+\)", why)
+
+
+@pytest.mark.parametrize(
+    "divided", [lambda m, x: x.shape[1] // 2, lambda m, x: m.total // 2], ids=["shape", "attribute"]
+)
+def test_halves_keep_the_same_positions(divided: Callable[[Body, Tensor], int]) -> None:
+    def code(m: Body, x: Tensor) -> Tensor:
+        half = divided(m, x)
+        return torch.cat([x[:, :half].tanh(), x[:, half:]], 1)
+
+    model, coupling = of(code)
+    (group,) = coupling.groups
+    assert len(group.units) == 6
+    assert [coupling.units_at("a.weight", 0, p) for p in range(6)] == [
+        coupling.units_at("a.weight", 0, p) for p in range(6, 12)
+    ]
+    x = torch.randn(2, 4, dtype=torch.float64)
+    wanted = zeroed(model, coupling, group.units[1:3])(x)
+    cut_(model, coupling, group.units[1:3])
+    assert model.a.weight.shape[0] == 8
+    torch.testing.assert_close(model(x), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_shapes_that_were_compared_and_equal_stay_equal() -> None:
+    class Compared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.d = nn.Linear(5, 6), nn.Linear(5, 6), nn.Linear(6, 2), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            one, two = self.a(x), self.b(x)
+            return self.c(one) + self.d(two) if one.shape == two.shape else self.c(one)
+
+    coupling = analyze(Compared(), torch.randn(2, 5))
+    (group,) = coupling.groups
+    assert len(group.units) == 6
+    assert group.footprint.keys() >= {("a.weight", 0), ("b.weight", 0), ("c.weight", 1), ("d.weight", 1)}
+
+
+def test_a_boundary_with_a_source_counts_the_positions_before_it() -> None:
+    model, coupling = of(lambda m, x: torch.cat([x[:, : m.width].tanh(), x[:, m.width :]], 1))
+    x = torch.randn(2, 4, dtype=torch.float64)
+    gone = [u for p in (1, 2, 6, 9, 11) for u in coupling.units_at("a.weight", 0, p)]
+    wanted = zeroed(model, coupling, gone)(x)
+    cut_(model, coupling, gone)
+    assert (model.width, model.a.weight.shape[0]) == (2, 7)
+    torch.testing.assert_close(model(x), wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_a_literal_keeps_only_the_factor_that_it_fixes() -> None:
@@ -148,6 +272,8 @@ VALUES: dict[str, tuple[Callable[[Body, Tensor], Tensor], bool]] = {
     ),
     "shape ** -0.5": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) * x.shape[1] ** -0.5, False),
     "size() / 2": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) / (x.size(1) / 2), False),
+    "sqrt of a product": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) / math.sqrt(m.heads * m.width), True),
+    "plus a float": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) * (m.width + 0.5), True),
     "tensor / attribute": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) / m.total + 0 * m.width, True),
 }
 

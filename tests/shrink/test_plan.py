@@ -31,6 +31,7 @@ def plan_for(model: nn.Module, gone: list[int]) -> ShrinkPlan:
 def test_plan_prints_totals_groups_and_reasons() -> None:
     assert repr(plan_for(mlp(), [1, 4])).splitlines() == [
         "ShrinkPlan: parameters 38 -> 26 (68.4%), MACs 60 -> 40 (66.7%)",
+        "  activation bytes 112 -> 80 (71.4%)",
         "  0.weight[0]  neurons         6 ->      4",
         *[f"  kept whole: {line}" for line in plan_for(mlp(), [1]).kept_whole],
     ]
@@ -300,7 +301,7 @@ def test_verify_finds_an_exact_plan_right_and_leaves_the_model_alone() -> None:
     found = plan.verify(model, x)
     assert is_unchanged(model, before)
     assert found.is_right
-    assert found.error <= found.tolerance < 1e-6 < found.moved
+    assert found.error <= found.tolerance < 1e-6
     assert found.exact == ("stem.weight[0]", "a.weight[0]")
     assert found.mixing == found.numbers == ()
     assert repr(found).startswith("Verification: right, error ")
@@ -311,8 +312,8 @@ def test_verify_says_which_groups_are_mixed_by_nature() -> None:
     x = torch.randn(3, 4, dtype=torch.float64)
     found = plan_shrink(model, x, sparsity=0.5).verify(model, x)
     assert (found.exact, found.mixing) == (("2.weight[0]",), ("0.weight[0]",))
-    assert found.error > found.tolerance
     assert found.is_right
+    assert found.error <= found.tolerance
 
 
 def test_verify_refuses_a_size_that_became_a_value_unseen_and_changes_nothing() -> None:
@@ -342,7 +343,7 @@ def test_verify_refuses_a_copy_that_does_not_run() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.a(x)
-            if x.shape[-1] != self.shape["width"] + 0:
+            if x[0].numel() != self.shape["width"]:
                 raise RuntimeError("six were expected")
             return self.b(x)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
-from secateur import InfeasibleError, InvalidInputError, UnsupportedError, _compat
+from secateur import InvalidInputError, UnsupportedError, _compat
 from secateur.graph import analyze
-from secateur.shrink import Budget, l2, plan_of, plan_shrink, random, shrink_
+from secateur.graph.watching import Tie
+from secateur.shrink import Budget, Scope, l2, plan_of, plan_shrink, random, shrink_
 from tests.shrink.models import SmallCNN, equals_the_zeroed_model, is_unchanged, randomized, state_of
 
 
@@ -48,26 +49,8 @@ def test_global_competition_compares_scores_divided_by_the_mean_of_their_group()
     scores = l2(model, coupling)
     relative = {u: scores[u] / np.mean(scores[list(g.units)]) for g in coupling.groups for u in g.units}
     expected = set(sorted(relative, key=lambda u: relative[u])[:12])
-    plan = plan_shrink(model, X, sparsity=0.4, per_group=False)
+    plan = plan_shrink(model, X, sparsity=0.4, scope="global")
     assert plan == plan_of(model, coupling, expected)
-
-
-@settings(max_examples=12)
-@given(share=st.floats(0.15, 1.0), kind=st.sampled_from(["macs", "params"]), per_group=st.booleans())
-def test_budgets_are_met_within_one_unit(share: float, kind: str, per_group: bool) -> None:
-    torch.manual_seed(0)
-    model = mlp()
-    plan = plan_shrink(model, X, budget=Budget(**{kind: share}), per_group=per_group)
-    before, after = plan.macs if kind == "macs" else plan.parameters
-    assert after <= share * before
-    largest = 4 + 20 if kind == "macs" else 4 + 1 + 20  # what one unit costs at most
-    assert after > share * before - largest * (3 if kind == "macs" else 1)
-
-
-def test_a_budget_for_both_meets_both() -> None:
-    plan = plan_shrink(mlp(), X, budget=Budget(macs=0.7, params=0.4))
-    assert plan.parameters[1] <= 0.4 * plan.parameters[0]
-    assert plan.macs[1] <= 0.7 * plan.macs[0]
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -76,6 +59,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "one": ({"sparsity": 1.0}, r"in \[0, 1\)"),
     "negative": ({"sparsity": -0.1}, r"in \[0, 1\)"),
     "infeasible": ({"budget": Budget(params=0.01)}, "budget cannot be met(?s:.*)least params"),
+    "sparsity that is none": ({"sparsity": "0.5"}, r"in \[0, 1\)"),
+    "budget that is none": ({"budget": 0.5}, "a budget says what it limits"),
+    "scope": ({"sparsity": 0.5, "scope": "layer"}, r"'layer' is no scope"),
+    "round_to": ({"sparsity": 0.5, "round_to": -1}, "round_to is a positive integer"),
+    "min_units": ({"sparsity": 0.5, "min_units": 0}, "min_units is the number of units that stay(?s:.*)at least 1"),
+    "all must stay": ({"sparsity": 0.5, "min_units": 20}, r"all of them must stay(?s:.*)wanted: 15"),
+    "score of units": ({"sparsity": 0.5, "score": lambda m, c: np.ones(c.num_units)}, "one number a class"),
     "misspelt": ({"sparsity": 0.5, "ignore": ["head.*"]}, "matches no parameter"),
     "everything ignored": ({"sparsity": 0.5, "ignore": [nn.Linear]}, "nothing in Sequential can be removed"),
 }
@@ -91,23 +81,60 @@ def test_wrong_input_is_refused_and_changes_nothing(what: str) -> None:
     assert is_unchanged(model, before)
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"macs": 0.0}, {"params": 1.5}, {"macs": 0.5, "params": -1.0}], ids=str)
-def test_budgets_out_of_range_are_refused(kwargs: dict[str, float]) -> None:
-    with pytest.raises(InvalidInputError, match="a budget is a fraction"):
-        Budget(**kwargs)
-
-
-def test_an_infeasible_budget_says_what_could_be_met() -> None:
-    with pytest.raises(InfeasibleError, match=r"least macs: 5\.7%"):
-        plan_shrink(mlp(), X, budget=Budget(macs=0.01))
-
-
-def test_wrong_example_inputs_give_the_users_own_exception_and_change_nothing() -> None:
+@pytest.mark.parametrize(
+    ("inputs", "error", "message", "note"),
+    [
+        (torch.ones(2, 5), RuntimeError, "mat1 and mat2", r"model\(tensor of shape \(2, 5\)\); give several"),
+        ((X, X), TypeError, "positional argument", r"model\(tensor.*, tensor.*\); a tuple or list is spread"),
+        ({"x": X, "scale": 2}, TypeError, "unexpected keyword", r"model\(x=tensor of shape \(3, 4\), scale=int\)"),
+        (lambda model: model(X, None), TypeError, "positional argument", "the function that was given"),
+    ],
+    ids=["shape", "tuple", "dict", "function"],
+)
+def test_wrong_example_inputs_give_the_users_own_exception_with_a_note(
+    inputs: Any, error: type[Exception], message: str, note: str
+) -> None:
     model = mlp()
     before = state_of(model)
-    with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        shrink_(model, torch.ones(2, 5, dtype=torch.float64), sparsity=0.5)
+    with pytest.raises(error, match=message) as raised:
+        shrink_(model, inputs, sparsity=0.5)
+    assert re.search(
+        f"raised by Sequential as secateur ran it on the example inputs: {note}", raised.value.__notes__[0]
+    )
     assert is_unchanged(model, before)
+
+
+@pytest.mark.parametrize("inputs", [None, 3, "x", np.ones(3)], ids=lambda value: type(value).__name__)
+def test_example_inputs_of_no_known_form_are_refused(inputs: Any) -> None:
+    with pytest.raises(InvalidInputError, match=rf"example inputs are a tensor(?s:.*)found: {type(inputs).__name__}"):
+        plan_shrink(mlp(), inputs, sparsity=0.5)
+
+
+def test_ignore_is_refused_beside_a_coupling() -> None:
+    model = mlp()
+    with pytest.raises(InvalidInputError, match="has no effect on a coupling that is there already"):
+        plan_shrink(model, X, sparsity=0.5, ignore="0", coupling=analyze(model, X))
+
+
+def test_a_plan_that_removes_nothing_says_so_and_changes_nothing() -> None:
+    model = mlp()
+    before = state_of(model)
+    for kwargs in ({"sparsity": 0.0}, {"sparsity": 0.01}, {"budget": Budget(macs=1.0)}):
+        plan = shrink_(model, X, **kwargs)
+        assert plan.keep == {}
+        assert "nothing is removed" in repr(plan).splitlines()[2]
+    assert "nothing is removed" not in repr(plan_shrink(model, X, sparsity=0.5))
+    assert is_unchanged(model, before)
+
+
+def test_frozen_parameters_shrink_and_stay_frozen() -> None:
+    model = mlp().requires_grad_(False)
+    expected = plan_shrink(mlp(), X, sparsity=0.5)
+    model.load_state_dict(dict(zip(model.state_dict(), mlp().state_dict().values(), strict=True)))
+    plan = shrink_(model, X, sparsity=0.5)
+    assert [group.after for group in plan.groups] == [group.after for group in expected.groups] == [5, 10]
+    assert [parameter.requires_grad for parameter in model.parameters()] == [False] * 6
+    assert model(X).shape == (3, 2)
 
 
 def test_lazy_and_compiled_models_are_refused() -> None:
@@ -115,16 +142,6 @@ def test_lazy_and_compiled_models_are_refused() -> None:
         plan_shrink(nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), torch.ones(1, 2), sparsity=0.5)
     with pytest.raises(UnsupportedError, match="compiled"):
         plan_shrink(torch.compile(nn.Linear(2, 2)), torch.ones(1, 2), sparsity=0.5)
-
-
-def test_a_plan_does_not_depend_on_or_touch_the_global_random_state() -> None:
-    model = mlp()
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    first = plan_shrink(model, X, sparsity=0.5, score=random)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(2)
-    assert plan_shrink(model, X, sparsity=0.5, score=random) == first
 
 
 def test_a_group_that_must_keep_more_does_not_take_from_others() -> None:
@@ -157,6 +174,27 @@ def test_shrink_is_plan_and_apply_in_one_call_with_the_state_carried() -> None:
     assert torch.equal(model(x), smaller(x))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"budget": Budget(macs=0.4)},
+        {"sparsity": 0.5, "score": random},
+        {"sparsity": 0.5, "scope": "global"},
+        {"sparsity": 0.5, "round_to": 4},
+        {"sparsity": 0.5, "min_units": 7},
+        {"sparsity": 0.5, "ignore": "0"},
+        {"sparsity": 0.5, "overrides": {"0": 0.2}},
+    ],
+    ids=lambda options: [*options][-1],
+)
+def test_shrink_takes_every_option_that_a_plan_takes(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = mlp()
+    expected = plan_shrink(model, X, **options)
+    assert expected != plan_shrink(model, X, sparsity=0.5)
+    assert shrink_(model, X, **options) == expected
+
+
 def test_positions_of_no_tensor_dim_or_place_are_refused() -> None:
     model = mlp()
     coupling = analyze(model, X)
@@ -171,6 +209,61 @@ def test_positions_of_no_tensor_dim_or_place_are_refused() -> None:
         with pytest.raises(InvalidInputError, match=message):
             plan_of(model, coupling, positions=positions)
     assert is_unchanged(model, before)
+
+
+@pytest.mark.parametrize("given", ["positions", "units"])
+def test_all_units_of_a_group_asked_away_are_refused(given: str) -> None:
+    model = mlp()
+    coupling = analyze(model, X)
+    before = state_of(model)
+    asked: Any = (
+        {"positions": {("0.bias", 0): range(10)}} if given == "positions" else {"units": coupling.groups[0].units}
+    )
+    with pytest.raises(
+        InvalidInputError, match=r"nothing of '0.weight' would be left along dim 0(?s:.*)all 10 positions"
+    ):
+        plan_of(model, coupling, **asked)
+    assert is_unchanged(model, before)
+
+
+@pytest.mark.parametrize("key", ["0.weight", ("0.weight",), ("0.weight", "0"), (0, "0.weight"), 3], ids=repr)
+def test_positions_of_no_pair_are_refused(key: Any) -> None:
+    model = mlp()
+    with pytest.raises(InvalidInputError, match=r"given for a tensor and a dim(?s:.*)\('(0|fc).weight', 0\): \[3, 5\]"):
+        plan_of(model, analyze(model, X), positions={key: [1]})
+
+
+@pytest.mark.parametrize("asked", [3, "12", [1.0], [True] * 10, torch.ones(10, dtype=torch.bool), None], ids=repr)
+def test_positions_that_are_no_numbers_are_refused(asked: Any) -> None:
+    model = mlp()
+    with pytest.raises(InvalidInputError, match="are not whole numbers"):
+        plan_of(model, analyze(model, X), positions={("0.weight", 0): asked})
+
+
+def test_positions_may_be_any_whole_numbers() -> None:
+    model = mlp()
+    coupling = analyze(model, X)
+    plans = [
+        plan_of(model, coupling, positions={("0.weight", 0): asked})
+        for asked in ([1, 4], torch.tensor([4, 1]), np.array([1, 4]), range(1, 7, 3), {4, 1})
+    ]
+    assert all(plan == plans[0] for plan in plans)
+    assert plans[0].keep["0.weight"][0].tolist() == [0, 2, 3, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_group_that_the_code_does_not_let_go_is_made_up_for_by_others(scope: Scope) -> None:
+    model = mlp()
+    coupling = analyze(model, X)
+    tie = Tie(10, coupling.dims["0.weight"][0], "reshape")  # whatever goes, the code wants ten of the first layer
+    wanting = replace(coupling, sizing=replace(coupling.sizing, derived=[tie]))
+    plan = plan_shrink(model, X, budget=Budget(params=0.5), scope=scope, coupling=wanting)
+    assert plan.parameters[1] <= 0.5 * plan.parameters[0]
+    assert plan.groups[0].after == 10
+    # the second group alone meets it: each of its units has 10 + 1 + 2 parameters, and 52 others stay
+    assert plan.parameters == (312, 52 + 13 * plan.groups[1].after)
+    assert plan.groups[1].after == (156 - 52) // 13
+    assert [line for line in plan.kept_whole if "0.weight[0]: its size is computed in the code (reshape)" in line]
 
 
 def test_wrapped_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,12 +106,13 @@ def test_list_may_hold_optimizers_of_other_parts() -> None:
 
 def test_ddp_around_the_model_is_found() -> None:
     layer = nn.Linear(3, 4)
-    wrapper = DistributedDataParallel.__new__(DistributedDataParallel)
-    nn.Module.__init__(wrapper)
-    wrapper.module = nn.Sequential(layer)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    wrapper = DistributedDataParallel(nn.Sequential(layer))
+    dist.destroy_process_group()  # from here on, only what the wrapper holds tells of it
     with pytest.raises(UnsupportedError, match="its reducer keeps the old gradient accumulators and buckets"):
         resize_(layer, "weight", dim=1, keep=[0])
     assert layer.weight.shape == (4, 3)
+    assert wrapper.module[0] is layer
 
 
 def test_census_is_taken_once_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,5 +121,7 @@ def test_census_is_taken_once_a_transaction(monkeypatch: pytest.MonkeyPatch) -> 
     calls, census = [], admission.census
     monkeypatch.setattr(admission, "census", lambda tensors: calls.append(1) or census(tensors))
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    weight = model[0].weight  # a reference of which nothing is known
     _shrink(model, None)
     assert len(calls) == 1
+    assert weight is model[0].weight

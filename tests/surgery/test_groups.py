@@ -169,3 +169,21 @@ def test_channels_of_a_group_norm_grow_by_whole_groups() -> None:
     grow_(norm, "weight", dim=0, size=9, init=nn.init.ones_)
     grow_(norm, "bias", dim=0, size=9)
     assert (norm.num_channels, norm.num_groups) == (9, 3)
+
+
+def test_channels_that_grow_inside_each_group_leave_the_number_of_groups() -> None:
+    conv = nn.Conv2d(4, 6, 3, groups=2)
+    x = torch.randn(2, 4, 5, 5)
+    expected = conv(x)
+    with transaction(conv) as t:
+        t.grow("weight", dim=0, size=8, at=[3, 7])
+        t.grow("bias", dim=0, size=8, at=[3, 7])
+    assert (conv.in_channels, conv.out_channels, conv.groups) == (4, 8, 2)
+    torch.testing.assert_close(conv(x)[:, [0, 1, 2, 4, 5, 6]], expected)
+
+
+def test_channels_that_grow_inside_one_group_only_are_refused() -> None:
+    conv = nn.Conv2d(4, 6, 3, groups=2, bias=False)
+    with pytest.raises(ShapeError, match="every group must keep the same number of channels"):
+        grow_(conv, "weight", dim=0, size=8, at=[3, 4])
+    assert conv.weight.shape[0] == 6

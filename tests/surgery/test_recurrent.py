@@ -207,7 +207,7 @@ def _resize(module: nn.Module, keeps: dict[tuple[str, int], list[int]]) -> None:
             t.resize(name, dim=dim, keep=keep)
 
 
-def test_units_do_not_grow() -> None:
+def test_units_do_not_grow_behind_the_blocks() -> None:
     layer = nn.LSTM(4, 6)
     with pytest.raises(UnsupportedError, match="new rows would have to lie inside each of its 4 blocks"):
         grow_(layer, "weight_hh_l0", dim=0, size=28)
@@ -242,3 +242,36 @@ def test_part_of_a_cell_alone_is_refused() -> None:
     with pytest.raises(ShapeError, match="'weight_ih' would keep other units than 'weight_hh'"):
         resize_(cell, "weight_ih", dim=0, keep=blocks([0, 1], 6, 3))
     assert cell.weight_ih.shape == (18, 4)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_units_grow_inside_each_block_through_layers_and_directions(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    layer = kind(3, 4, num_layers=2, bidirectional=True).double()
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    expected, _ = layer(x)
+    gates = layer.weight_hh_l0.shape[0] // 4
+    rows = [gate * 6 + i for gate in range(gates) for i in (4, 5)]
+    with transaction(layer) as t:
+        for name in dict(layer.named_parameters()):
+            t.grow(name, dim=0, size=6 * gates, at=rows, init=nn.init.ones_)
+            if name.startswith("weight_hh"):
+                t.grow(name, dim=1, size=6)
+            elif name.startswith("weight_ih_l1"):
+                t.grow(name, dim=1, size=12, at=[4, 5, 10, 11])
+    assert layer.hidden_size == 6
+    found, _ = layer(x)
+    old = [0, 1, 2, 3, 6, 7, 8, 9]
+    torch.testing.assert_close(found[..., old], expected, rtol=0, atol=1e-12)
+
+
+def test_other_new_units_in_each_block_are_refused() -> None:
+    layer = nn.RNNCell(3, 4, bias=False)
+    before = layer.weight_hh.detach().clone()
+    growing = transaction(layer)
+    growing.grow("weight_ih", dim=0, size=5, at=[2])
+    growing.grow("weight_hh", dim=0, size=5)
+    growing.grow("weight_hh", dim=1, size=5)
+    with pytest.raises(ShapeError, match="'weight_ih' would keep other units"):
+        growing.commit()
+    assert torch.equal(layer.weight_hh, before)

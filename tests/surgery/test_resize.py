@@ -422,6 +422,8 @@ def test_wrong_input_is_refused_before_anything_changes(
         ({"size": True}, InvalidInputError, "`size` must be a whole number"),
         ({"init": torch.ones(4, 3)}, ShapeError, "cannot grow 'weight' along dim 1: `init` has another shape"),
         ({"init": torch.ones(4, 2) * 1j}, InvalidInputError, "another kind of dtype"),
+        ({"at": [7]}, ShapeError, "`at` has another number of places than there are new positions"),
+        ({"at": [7, 8]}, ShapeError, "cannot grow 'weight' along dim 1: `keep` has an index outside the dim"),
         ({"init": "zeros"}, InvalidInputError, "`init` is neither a tensor nor a function"),
         ({"init": 0.5}, InvalidInputError, "`init` is neither a tensor nor a function"),
         ({"init": lambda slab: 1 / 0}, ZeroDivisionError, "division by zero"),
@@ -473,3 +475,26 @@ def test_refusal_inside_a_transaction_leaves_what_was_asked_before() -> None:
             t.resize("0.bias", dim=0, keep=[1, 2])
     assert norm[0].weight.shape == norm[0].running_mean.shape == (2,)
     assert norm[0].bias.shape == (4,)
+
+
+@pytest.mark.parametrize("at", [[1, 4], [0, 1], slice(2, 4), torch.tensor([False, True, False, False, True, False])])
+def test_new_positions_lie_where_they_are_asked_to_with_all_that_follows(at: Any) -> None:
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(layer.parameters())
+    average = {"weight": torch.arange(12.0).reshape(3, 4)}
+    layer(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    before, moment = layer.weight.detach().clone(), optimizer.state[layer.weight]["exp_avg"].clone()
+    gradient = layer.weight.grad.clone()
+    grow_(layer, "weight", dim=1, size=6, init=nn.init.ones_, at=at, optimizer=optimizer, ema=average)
+    new = torch.zeros(6, dtype=torch.bool)
+    new[at] = True
+    for grown, old, value in (
+        (layer.weight.detach(), before, 1.0),
+        (layer.weight.grad, gradient, 0.0),
+        (optimizer.state[layer.weight]["exp_avg"], moment, 0.0),
+        (average["weight"], torch.arange(12.0).reshape(3, 4), 1.0),
+    ):
+        assert torch.equal(grown[:, ~new], old)
+        assert torch.equal(grown[:, new], torch.full((3, 2), value))
+    assert layer.in_features == 6

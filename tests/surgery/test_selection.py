@@ -190,3 +190,30 @@ def test_init_of_another_shape_is_refused(init: Any) -> None:
 def test_init_that_would_lose_its_values_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="`init` has another kind of dtype"):
         Selection(0, 2, torch.tensor([0, 1]), 1, torch.tensor([1j])).take_value(torch.zeros(2))
+
+
+@given(st.data(), st.sampled_from(DTYPES), st.sampled_from(list(LAYOUTS)))
+def test_take_puts_new_positions_where_the_order_says(data: st.DataObject, dtype: torch.dtype, layout: str) -> None:
+    shape = [data.draw(st.integers(1, 4)) for _ in range(4)]
+    dim, num_new = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 3))
+    tensor = LAYOUTS[layout](numbered(shape, dtype))
+    keep = torch.tensor(sorted(data.draw(st.sets(st.integers(0, shape[dim] - 1), min_size=1))))
+    order = torch.tensor(data.draw(st.permutations(range(len(keep) + num_new))))
+    last = Selection(dim, shape[dim], keep, num_new)
+    moved = Selection(dim, shape[dim], keep, num_new, order=order)
+    expected = as_doubles(last.take(tensor, 1.0)).index_select(dim, order)
+    found = moved.take(tensor, 1.0)
+    assert torch.equal(as_doubles(found), expected)
+    assert found.dtype == dtype
+    assert found.stride() == last.take(tensor, 1.0).stride()
+    assert torch.equal(moved.positions, last.positions[order])
+    assert moved.same_as(moved.on(dim))
+    assert moved.same_as(last) == (order.tolist() == sorted(order.tolist()))
+
+
+def test_take_moves_entries_of_sparse_gradients() -> None:
+    dense = torch.tensor([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]])
+    for dim, order in ((0, [3, 0, 1, 2]), (1, [0, 2, 1])):
+        selection = Selection(dim, dense.shape[dim], torch.arange(dense.shape[dim]), 1, order=torch.tensor(order))
+        sparse = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.tensor([[1.0, 2.0]]), (3, 2), check_invariants=True)
+        assert torch.equal(selection.take(sparse).to_dense(), selection.take(dense))

@@ -170,3 +170,10 @@ def test_modules_without_a_rule_are_left_alone() -> None:
 @pytest.mark.parametrize(("sizes", "expected"), [((3, 3, None), 3), ((3, 4), None), ((None,), None)])
 def test_agreed_size_is_what_all_have_in_common(sizes: tuple[int | None, ...], expected: int | None) -> None:
     assert agreed(*sizes) == expected
+
+
+def test_padding_index_moves_on_when_rows_grow_before_it() -> None:
+    table = nn.Embedding(4, 2, padding_idx=2)
+    grow_(table, "weight", dim=0, size=6, at=[0, 5])
+    assert (table.num_embeddings, table.padding_idx) == (6, 3)
+    assert not bool(table.weight[3].any())

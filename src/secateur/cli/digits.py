@@ -1,4 +1,4 @@
-"""The demo's training runs: one net on scikit-learn's digits, dense, masked and shrunk while it trains."""
+"""The demo's training runs: one CNN on scikit-learn's digits, dense, masked and shrunk while it trains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RUNS", "Data", "Outcome", "digits", "train"]
 
 @dataclass(frozen=True)
 class Data:
-    """Images (n, 64) in [0, 1] and labels (n,)."""
+    """Images (n, 1, 8, 8) in [0, 1] and labels (n,)."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -39,8 +39,16 @@ class Outcome:
     note: str
 
 
-Event = Callable[[nn.Module, torch.optim.Optimizer, int, int], None]
-"""(model, optimizer, step, number of steps): what is done to the model before a step."""
+@dataclass(frozen=True)
+class Change:
+    """What happens to a model while it trains: a function called after every step, and what to say of it in the end."""
+
+    after_step: Callable[[int], object]
+    note: Callable[[], str]
+
+
+Method = Callable[[nn.Module, torch.optim.Optimizer, int], Change]
+"""(model, optimizer, number of steps) -> what will be done to the model."""
 
 
 def digits() -> Data:
@@ -54,53 +62,67 @@ def digits() -> Data:
         raise secateur.InvalidInputError("the demo's data comes with scikit-learn.", fix="pip install 'secateur[demo]'")
     images, labels = datasets.load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    x, y = torch.tensor(images, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
+    x, y = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8)[order] / 16, torch.tensor(labels)[order]
     return Data(x[450:], y[450:], x[:450], y[:450])
 
 
-def leave_dense(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
+def leave_dense(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Change:
     """Do nothing."""
+    return Change(lambda step: None, str)
 
 
-def mask(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
+def mask(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Change:
     """From a third of the training on, hold nine tenths of the weights at zero."""
-    if step == steps // 3:
-        secateur.prune_(model, optimizer, sparsity=0.9)
+
+    def after_step(step: int) -> None:
+        if step == steps // 3:
+            secateur.prune_(model, optimizer, sparsity=0.9)
+
+    return Change(after_step, lambda: repr(secateur.Masks(model)))
 
 
-def shrink(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-    """Remove a quarter of the hidden units at a third of the training, and another quarter at half of it."""
-    if step == steps // 3:
-        _keep_units(model, optimizer, 225, 75)
-    elif step == steps // 2:
-        _keep_units(model, optimizer, 150, 50)
+def shrink(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Change:
+    """Remove four fifths of the channels and neurons in eight cuts between 10 % and 60 % of the training."""
+    schedule = secateur.shrink_schedule(
+        model,
+        torch.zeros(2, 1, 8, 8),
+        begin_step=steps // 10,
+        end_step=steps * 6 // 10,
+        final_sparsity=0.8,
+        optimizer=optimizer,
+    )
+    return Change(lambda step: schedule.step(), lambda: repr(schedule).splitlines()[0])
 
 
-RUNS: dict[str, Event] = {
+RUNS: dict[str, Method] = {
     "dense": leave_dense,
     "masked, 90 % zeros": mask,
-    "shrunk in two cuts": shrink,
+    "shrunk, 80 % of units": shrink,
 }
 
 
-def _keep_units(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, second: int) -> None:
-    """Keep the hidden units with the largest weights, in one transaction with the optimizer."""
-    with secateur.transaction(model, optimizer) as surgery:
-        for layer, following, size in (("0", "2", first), ("2", "4", second)):
-            incoming = model.get_parameter(f"{layer}.weight").detach().norm(dim=1)
-            outgoing = model.get_parameter(f"{following}.weight").detach().norm(dim=0)
-            keep = (incoming * outgoing).topk(size).indices.sort().values
-            surgery.resize(f"{layer}.weight", dim=0, keep=keep)
-            surgery.resize(f"{layer}.bias", dim=0, keep=keep)
-            surgery.resize(f"{following}.weight", dim=1, keep=keep)
+def cnn() -> nn.Module:
+    """Two convolutions and two linear layers, 32, 64 and 256 units wide between input and output."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 256),
+        nn.ReLU(),
+        nn.Linear(256, 10),
+    )
 
 
-def train(title: str, event: Event, data: Data, *, steps: int, seed: int, advance: Callable[[], None]) -> Outcome:
+def train(title: str, method: Method, data: Data, *, steps: int, seed: int, advance: Callable[[], None]) -> Outcome:
     """Train the net once.
 
     Args:
         title: Name of the run.
-        event: Called before every step.
+        method: What is done to the model while it trains.
         data: The digits.
         steps: Optimizer steps, batches of 64 drawn with an own generator.
         seed: Seed of weights and batches.
@@ -109,20 +131,21 @@ def train(title: str, event: Event, data: Data, *, steps: int, seed: int, advanc
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10))
+        model = cnn()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     start = time.perf_counter()
-    for step in range(steps):
-        event(model, optimizer, step, steps)
+    change = method(model, optimizer, steps)
+    for step in range(1, steps + 1):
         batch = torch.randint(len(data.train_labels), (64,), generator=generator)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(data.train_images[batch]), data.train_labels[batch]).backward()
         optimizer.step()
+        change.after_step(step)
         advance()
-    return _outcome(title, model, data, time.perf_counter() - start)
+    return _outcome(title, model, data, time.perf_counter() - start, change.note())
 
 
-def _outcome(title: str, model: nn.Module, data: Data, seconds: float) -> Outcome:
+def _outcome(title: str, model: nn.Module, data: Data, seconds: float, note: str) -> Outcome:
     """Count and test a trained model."""
     masks = secateur.Masks(model)
     with torch.no_grad():
@@ -134,5 +157,5 @@ def _outcome(title: str, model: nn.Module, data: Data, seconds: float) -> Outcom
         accuracy=float(right.float().mean()),
         seconds=seconds,
         saved_bytes=len(safetensors.torch.save({**model.state_dict(), **masks.state_dict()})),
-        note=repr(masks),
+        note=note,
     )

@@ -4,6 +4,7 @@ from secateur.graph.coupling import Coupling as Coupling
 from secateur.graph.coupling import Group as Group
 from secateur.graph.coupling import Kept as Kept
 from secateur.graph.coupling import analyze as analyze
+from secateur.graph.drawing import draw as draw
 from secateur.graph.rules import rule as rule
 
-__all__ = ["Coupling", "Group", "Kept", "analyze", "rule"]
+__all__ = ["Coupling", "Group", "Kept", "analyze", "draw", "rule"]

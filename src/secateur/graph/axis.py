@@ -29,19 +29,27 @@ class Axis:
         source: Where a new axis gets its labels from; None for one that is fixed or has labels.
         is_counted: Whether the number of positions depends on values (a boolean index), so that another run may have
             more or fewer.
+        why: Of a fixed axis: what it is, as a reason why what it is combined with stays.
 
     Attributes:
         is_fixed: Whether no position can ever be removed.
     """
 
-    __slots__ = ("_atoms", "_source", "_twin", "is_counted", "is_fixed", "size")
+    __slots__ = ("_atoms", "_source", "_twin", "is_counted", "is_fixed", "size", "why")
 
     def __init__(
-        self, size: int, atoms: Atoms | None = None, source: Labels | None = None, *, is_counted: bool = False
+        self,
+        size: int,
+        atoms: Atoms | None = None,
+        source: Labels | None = None,
+        *,
+        is_counted: bool = False,
+        why: str = "",
     ) -> None:
         self.size = size
         self.is_fixed = atoms is None and source is None
         self.is_counted = is_counted
+        self.why = why
         self._atoms = atoms
         self._source = source
         self._twin: Axis | None = None

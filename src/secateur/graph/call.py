@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,16 @@ def tensors_in(tree: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def operands(tree: object) -> Iterator[Tensor]:
+def operands(tree: object) -> list[Tensor]:
     """All tensors among an op's arguments or results, which are tensors or lists of them."""
     if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
+        return [tree]
+    found: list[Tensor] = []
+    if isinstance(tree, list | tuple):
         for entry in tree:
-            yield from operands(entry)
+            if isinstance(entry, Tensor | list | tuple):
+                found += operands(entry)
+    return found
 
 
 @dataclass(frozen=True)
@@ -146,8 +149,12 @@ class Call:
         """State that two dims go together."""
         self.labels.equal(one, other)
 
-    def block(self, dim: Dim, why: str, result: int | None = None) -> None:
-        """State that a dim stays, provided that the op (or this one of its results, by number) matters."""
+    def block(self, dim: Dim, why: str) -> None:
+        """State that a dim stays: with fewer positions the op would fail, or give another size than its rule says."""
+        self.capture.hold(dim, why, always=True)
+
+    def block_if_used(self, dim: Dim, why: str, result: int | None = None) -> None:
+        """State that a dim stays if someone uses the op's values (or those of one result, by number); sizes follow."""
         self.capture.hold(dim, why, result)
 
     def mix(self, dim: Dim) -> None:

@@ -3,8 +3,8 @@
 The run is the model's own forward under a `TorchDispatchMode`, so Python control flow, hooks and custom modules just
 happen. Composite ops arrive taken apart.
 
-An op whose result nobody uses adds no block (a model may look at ``x[:, -1]`` for its shape only), but its equations
-hold: it runs again after the cut and its sizes must fit. So blocks are kept back until it is known which ops matter.
+An op whose result nobody uses runs again after the cut, so what its sizes demand holds. What only its values demand
+does not (a model may look at ``x[:, -1]`` for its shape only): such blocks wait until it is known which ops matter.
 """
 
 from __future__ import annotations
@@ -15,15 +15,36 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from secateur._compat import without_torch_function
 from secateur.graph.call import Call, Kind, Rule, operands, tensors_in
+from secateur.graph.costs import Activation, Product
 from secateur.graph.labels import Axis, Dim, Dims, Labels, size_of
+from secateur.graph.memory import geometry_of, storage_of
+from secateur.graph.slicing import Cut
+from secateur.graph.zeros import gives_clean, is_free, spoiled
 
-__all__ = ["Call", "Capture", "Rule", "tensors_in"]
+__all__ = ["Call", "Capture", "Ran", "Rule", "tensors_in"]
+
+
+class Ran(NamedTuple):
+    """One op that ran.
+
+    Args:
+        name: The op without overload.
+        rule: The rule that was applied.
+        inputs: Dims of its tensors, before it.
+        outputs: Dims of its results, after it.
+        mixed: Dims whose positions it combines.
+    """
+
+    name: str
+    rule: Rule
+    inputs: tuple[Dims, ...]
+    outputs: tuple[Dims, ...]
+    mixed: tuple[Dim, ...]
 
 
 class _Held(NamedTuple):
@@ -57,6 +78,7 @@ class _Record:
     dims: Dims
     key: int
     memory: int
+    is_clean: bool = False
 
 
 class Capture(TorchDispatchMode):
@@ -68,12 +90,16 @@ class Capture(TorchDispatchMode):
 
     Attributes:
         mixed: Dims whose positions some op combines, with the op's name.
+        spoiled: Dims over which an op adds up what zeroing does not make zero, with its name; see `is_clean`.
         random: Dims of tensors of random numbers, of which fewer positions are another draw.
-        groups: Ops that take a number of groups, each with the axis that it stands for.
-        products: Dims of every matrix product and convolution, for costs.
+        groups: The axes that numbers of groups, given to ops, stand for.
+        products: Every matrix product and convolution, for costs.
+        activations: Every result that takes memory of its own, for costs.
         multiples: Dims of which an op needs a multiple of some number.
         made: New dims whose sizes numbers in the code give (copies, zeros), until someone empties the list.
         following: Whether the sizes given to the op under way will change with the tensors; see `size_follows`.
+        ran: The ops in their order.
+        cuts: The parts that the function of torch under way takes of its tensor, in their order.
         trusts_literals: Whether a number that does not follow is known to be the same in every run, so that only the
             positions that it counts must stay (``x[:, :12]``: the first twelve), and not the whole dim.
     """
@@ -84,26 +110,37 @@ class Capture(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.labels = labels
         self.mixed: list[tuple[Dim, str]] = []
+        self.spoiled: list[tuple[Dim, str]] = []
         self.random: list[tuple[Dim, str]] = []
-        self.groups: list[tuple[Call, Axis]] = []
-        self.products: list[tuple[Dim, ...]] = []
+        self.groups: list[Axis] = []
+        self.products: list[Product] = []
+        self.activations: list[Activation] = []
         self.multiples: list[tuple[Dim, int]] = []
         self.made: list[Dim] = []
+        self.ran: list[Ran] = []
         self.following = False
         self.trusts_literals = False
+        self.cuts: list[Cut] = []
         self._rule_for = rule_for
         self._kinds: dict[Any, Kind] = {}
         self._records: dict[int, _Record] = {}
-        self._entered: dict[int, Tensor] = {}
+        self._entered: set[int] = set()
         self._read: set[int] = set()
+        self._origins: dict[int, frozenset[int]] = {}
+        self._weights: set[int] = set()
         self._steps: list[_Step] = []
+        self._dirty: set[int] = set()
         self._numbers = count()
 
     # ---- tensors
 
-    def enter_tensor(self, tensor: Tensor, dims: Dims) -> None:
-        """Give a tensor its labels: a parameter, a buffer, an input."""
-        self._entered[self._remember(tensor, dims).memory] = tensor
+    def enter_tensor(self, tensor: Tensor, dims: Dims, *, is_state: bool = True, is_clean: bool = True) -> None:
+        """Give a tensor its labels: a parameter (which is clean), a buffer, or an input (which is no state)."""
+        record = self._remember(tensor, dims)
+        record.is_clean = is_clean
+        if is_state:
+            self._entered.add(record.memory)
+            self._origins[record.memory] = frozenset((record.memory,))
 
     def dims(self, tensor: Tensor) -> Dims:
         """Labels of a tensor; one that was never met before is a constant, of which nothing can be removed."""
@@ -112,6 +149,11 @@ class Capture(TorchDispatchMode):
     def knows(self, tensor: Tensor) -> bool:
         """Whether a tensor has labels."""
         return self._known(tensor) is not None
+
+    def is_clean(self, tensor: Tensor) -> bool:
+        """Whether a tensor is zero wherever positions can be removed, once the parameters are zero there."""
+        record = self._record(tensor)
+        return not is_free(record.dims) or (record.is_clean and record.memory not in self._dirty)
 
     def was_read(self, tensor: Tensor) -> bool:
         """Whether some op has read the tensor itself or a view of it."""
@@ -136,12 +178,12 @@ class Capture(TorchDispatchMode):
 
     def _meet(self, tensor: Tensor) -> _Record:
         """Make the record of a tensor that no op has made: a constant, or known memory in new clothes (``x.data``)."""
-        storage = _storage(tensor) if tensor.numel() > 1 else 0
+        storage = storage_of(tensor) if tensor.numel() > 1 else 0
         for record in list(self._records.values()) if storage else ():
             other = record.tensor()
-            if other is None or _storage(other) != storage:
+            if other is None or storage_of(other) != storage:
                 continue
-            if _geometry(other) == _geometry(tensor):
+            if geometry_of(other) == geometry_of(tensor):
                 return self._remember(tensor, record.dims, record.memory)
             for dim in record.dims:
                 self.labels.block(dim, "its memory is used under another shape, unseen")
@@ -166,17 +208,27 @@ class Capture(TorchDispatchMode):
         del value
         return self.following
 
-    def multiplied(self, *dims: Dim) -> None:
-        """Note the dims of one matrix product or convolution: it costs the product of their sizes."""
-        self.products.append(dims)
+    def cut_of(self, op: str, place: int, numbers: int) -> Cut:
+        """What is known of the numbers with which an op takes a part of a dim."""
+        for k, cut in enumerate(self.cuts):
+            if (cut.op, cut.place) == (op, place):
+                del self.cuts[: k + 1]
+                return cut
+        return Cut(op, place, place, (None,) * numbers, (self.trusts_literals,) * numbers, "")
 
-    def groups_of(self, call: Call, group: Axis) -> None:
+    def multiplied(self, *dims: Dim, groups: Dim = ()) -> None:
+        """Note one matrix product or convolution (in so many groups): it costs the product of the sizes of its dims."""
+        self.products.append(Product(self.labels.doing, dims, groups))
+
+    def groups_of(self, group: Axis) -> None:
         """Note which axis a number of groups, given to an op as an argument, stands for."""
-        self.groups.append((call, group))
+        self.groups.append(group)
 
-    def hold(self, dim: Dim, why: str, result: int | None = None) -> None:
-        """Block a dim if the last op (or, if given, this one of its results) turns out to matter."""
-        if self._steps and not all(axis.is_fixed for axis in dim):
+    def hold(self, dim: Dim, why: str, result: int | None = None, *, always: bool = False) -> None:
+        """Block a dim; unless always, only if the op under way (or, if given, this result) turns out to matter."""
+        if always:
+            self.labels.block(dim, why)
+        elif self._steps and not all(axis.is_fixed for axis in dim):
             self._steps[-1].blocks.append(_Held(dim, why, self.labels.where, result))
 
     def hold_for(self, results: Iterable[Tensor], dim: Dim, why: str) -> None:
@@ -208,21 +260,38 @@ class Capture(TorchDispatchMode):
         call = Call(self, kind, func, args, kwargs, out, inputs, list(operands(out)))
         if not call.inputs and not call.outputs:
             return
-        reads = tuple(self._keys(inputs))
+        records = [self._record(tensor) for tensor in inputs]
+        reads = tuple(number for record in records for number in (record.key, record.memory))
         self._read.update(reads)
         self._steps.append(_Step(reads, kind.is_root and not call.outputs, mutates=bool(written)))
         self.labels.doing = kind.name
-        self._settle(kind, call, kind.rule(call), written)
+        before = tuple(record.dims for record in records)
+        mixing, products = len(self.mixed), len(self.products)
+        results = kind.rule(call)
+        self.spoiled += ((dim, kind.name) for dim in spoiled(call, self.is_clean))
+        clean = gives_clean(call, results, self.is_clean)
+        self._settle(kind, call, results, written)
+        made = [self._record(tensor) for tensor in call.outputs]
+        for record in made:
+            record.is_clean = clean
+        if not clean:
+            self._dirty.update(self._record(tensor).memory for tensor in written)
+        after = tuple(record.dims for record in made)
+        self.ran.append(Ran(kind.name, kind.rule, before, after, tuple(dim for dim, _ in self.mixed[mixing:])))
+        self._follow_weights(kind, records, made, is_product=len(self.products) > products)
 
     def _settle(self, kind: Kind, call: Call, results: Sequence[Dims], written: Iterable[Tensor]) -> None:
         """Give the results their labels and say what the op has written."""
         step = self._steps[-1]
         memory = self._record(call.inputs[0]).memory if kind.is_view and call.inputs else None
+        storages = set() if memory is not None else {storage_of(tensor) for tensor in call.inputs}
         writes = []
         for tensor, dims in zip(call.outputs, results, strict=True):
             record = self._known(tensor)
             if record is None:
                 record = self._remember(tensor, dims, memory)
+                if memory is None and storage_of(tensor) not in storages:
+                    self.activations.append(Activation(dims, tensor.element_size()))
             elif kind.restrides or not _fits(record.dims, tensor):
                 record.dims = dims
             else:
@@ -231,11 +300,27 @@ class Capture(TorchDispatchMode):
             writes.append(record.key)
         step.writes = (*writes, *self._keys(written))
 
+    def _follow_weights(
+        self, kind: Kind, read: Iterable[_Record], made: Iterable[_Record], *, is_product: bool
+    ) -> None:
+        """Note which tensors of the model, or what is computed from them alone, a layer reads as its weights."""
+        memories = [record.memory for record in read if _holds_values(record.tensor())]  # and not indices of such
+        if is_product or kind.name in _LAYERS:
+            self._weights.update(*(self._origins.get(memory, ()) for memory in memories))
+        if memories and not kind.is_view and all(memory in self._origins for memory in memories):
+            origins = frozenset[int]().union(*(self._origins[memory] for memory in memories))
+            self._origins |= {record.memory: origins for record in made}
+
+    def is_weight(self, tensor: Tensor) -> bool:
+        """Whether some layer has read the tensor as its weight: no table of tokens, no scale, no statistic."""
+        record = self._known(tensor)
+        return record is not None and record.memory in self._weights
+
     def finish(self, outputs: Iterable[Tensor]) -> None:
         """Decide which ops matter to these results, or to the model's own state, and put down the blocks of those."""
         needed = set(self._keys(outputs))
         for step in reversed(self._steps):
-            state = step.mutates and not self._entered.keys().isdisjoint(step.writes)
+            state = step.mutates and not self._entered.isdisjoint(step.writes)
             if not (step.is_root or state or not needed.isdisjoint(step.writes)):
                 continue
             for dim, why, where, result in step.blocks:
@@ -247,18 +332,20 @@ class Capture(TorchDispatchMode):
         self._steps.clear()
 
 
+_LAYERS = frozenset(
+    (
+        *("aten.embedding", "aten.embedding_bag", "aten._embedding_bag", "aten._embedding_bag_forward_only"),
+        *("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu", "aten.mkldnn_rnn_layer", "aten._cudnn_rnn"),
+    )
+)
+"""Ops besides products that read weights."""
+
+
+def _holds_values(tensor: Tensor | None) -> bool:
+    """Whether a tensor holds numbers to compute with."""
+    return tensor is not None and (tensor.is_floating_point() or tensor.is_complex())
+
+
 def _fits(dims: Dims, tensor: Tensor) -> bool:
     """Whether dims describe a tensor of this shape."""
     return len(dims) == tensor.dim() and all(size_of(d) == size for d, size in zip(dims, tensor.shape, strict=True))
-
-
-def _storage(tensor: Tensor) -> int:
-    """The identity of a tensor's storage, 0 if it has none."""
-    if tensor.layout != torch.strided:
-        return 0
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _geometry(tensor: Tensor) -> tuple[object, ...]:
-    """Where in its storage a tensor lies."""
-    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset()

@@ -61,7 +61,7 @@ class Labels:
     doing: str = "the code"
     where: str = ""
     _fresh: list[Axis] = field(default_factory=list)
-    _fixed: dict[int, Axis] = field(default_factory=dict)
+    _fixed: dict[tuple[int, str], Axis] = field(default_factory=dict)
     _equal: set[tuple[Axis, Axis]] = field(default_factory=set)
     _factors: dict[Axis, list[Axis]] = field(default_factory=dict)
     _splits: dict[tuple[Axis, int], tuple[Axis, Axis]] = field(default_factory=dict)
@@ -87,11 +87,11 @@ class Labels:
         roots = dict.fromkeys(axis.root for axis in self._fresh)
         return np.concatenate([np.empty(0, dtype=np.int32), *(root.atoms for root in roots)])
 
-    def fixed(self, size: int) -> Axis:
-        """The axis of this size of which nothing can be removed."""
-        found = self._fixed.get(size)
+    def fixed(self, size: int, why: str = "") -> Axis:
+        """The axis of this size of which nothing can be removed; `why` says what it is."""
+        found = self._fixed.get((size, why))
         if found is None:
-            found = self._fixed[size] = Axis(size)
+            found = self._fixed[size, why] = Axis(size, why=why)
         return found
 
     def fresh_dim(self, size: int) -> Dim:
@@ -101,6 +101,10 @@ class Labels:
     def fixed_dim(self, size: int) -> Dim:
         """A dim of which nothing can be removed."""
         return () if size == 1 else (self.fixed(size),)
+
+    def input_dim(self, size: int) -> Dim:
+        """A dim of an input of the model, of which nothing can be removed."""
+        return () if size == 1 else (self.fixed(size, "it is an input of the model"),)
 
     def counted_dim(self, size: int) -> Dim:
         """A dim whose size depends on values."""
@@ -146,14 +150,24 @@ class Labels:
         Where they are products of the same axes they do so by themselves: (groups width) and (width groups). Elsewhere
         their positions are made equal, which is more than is asked for.
         """
-        if Counter(self._finest(one)) != Counter(self._finest(other)):
+        if Counter(self.finest(one)) != Counter(self.finest(other)):
             self.equal(one, other)
 
-    def _finest(self, dim: Iterable[Axis]) -> Iterator[Axis]:
+    def are_equal(self, one: Axis, other: Axis) -> bool:
+        """Whether two axes were stated to be equal as a whole, one by one or through others."""
+        seen, pending = {one.root}, [one.root]
+        while pending:
+            axis = pending.pop()
+            found = {b for a, b in self._equal if a is axis} - seen
+            seen |= found
+            pending += found
+        return other.root in seen
+
+    def finest(self, dim: Iterable[Axis]) -> Iterator[Axis]:
         """The axes into which those of a dim have been cut."""
         for axis in dim:
             factors = self._factors.get(axis.root, [axis.root])
-            yield from factors if factors == [axis.root] else self._finest(factors)
+            yield from factors if factors == [axis.root] else self.finest(factors)
 
     def block(self, dim: Dim, why: str) -> None:
         """State that no position of a dim can be removed, and why."""
@@ -162,7 +176,7 @@ class Labels:
     def _equal_axes(self, a: Axis, b: Axis) -> None:
         """State that two axes of one size are equal; one that is fixed fixes the other."""
         if a.is_fixed or b.is_fixed:
-            self.block((a, b), f"{self.doing} combines it with positions that stay")
+            self.block((a, b), a.why or b.why or f"{self.doing} combines it with positions that stay")
         elif not a.unite(b) and (a.root, b.root) not in self._equal:
             self._equal |= {(a.root, b.root), (b.root, a.root)}
             self.equations.append((a.atoms, b.atoms))
@@ -173,7 +187,7 @@ class Labels:
         """See an axis of n · m positions as a product of axes of `outer` = n and m positions (row-major)."""
         axis, inner = axis.root, axis.size // outer
         if axis.is_fixed:
-            return self.fixed(outer), self.fixed(inner)
+            return self.fixed(outer, axis.why), self.fixed(inner, axis.why)
         if outer == 1 or inner == 1:
             return (self.fixed(1), axis) if outer == 1 else (axis, self.fixed(1))
         key = (axis, outer)
@@ -232,20 +246,25 @@ class Labels:
         """The product of two fixed axes."""
         if one.is_counted or other.is_counted:
             return Axis(one.size * other.size, is_counted=True)
-        return self.fixed(one.size * other.size)
+        return self.fixed(one.size * other.size, one.why or other.why)
 
     def part(self, dim: Dim, start: int, stop: int, step: int = 1) -> Dim:
         """Some positions of a dim, as slicing takes them; a single one cannot go."""
         size = len(range(start, stop, step))
-        axis = self.merge(dim).root
-        if size == axis.size:
+        if size == size_of(dim):
             return dim
+        axis = self.span(dim, start, stop, step)
+        return self.fixed_dim(size) if axis.is_fixed else self._alone(axis)
+
+    def span(self, dim: Dim, start: int, stop: int, step: int = 1) -> Axis:
+        """The same positions, to state something of them; they make no dim of a tensor."""
+        axis = self.merge(dim).root
         if axis.is_fixed:
-            return self.fixed_dim(size)
+            return self.fixed(len(range(start, stop, step)))
         key = (axis, start, stop, step)
         if key not in self._parts:
-            self._parts[key] = Axis(size, axis.atoms[start:stop:step])
-        return self._alone(self._parts[key])
+            self._parts[key] = Axis(len(range(start, stop, step)), axis.atoms[start:stop:step])
+        return self._parts[key]
 
     def taken(self, dim: Dim, index: Sequence[int] | npt.NDArray[np.int64]) -> Dim:
         """Positions of a dim in any order and number, as a flip or a repetition takes them."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
-from secateur.graph.labels import Axis, Block, Dim, Labels
+from secateur.graph.labels import Axis, Block, Dim, Labels, size_of
 
 __all__ = ["FIXED", "Solution", "solve"]
 
@@ -70,9 +70,11 @@ class Solution:
 
     def kept(self, dim: Dim, gone: Flags) -> Flags:
         """Which positions of a dim stay, given the classes that go; shape (size of the dim,)."""
+        if not gone.any():
+            return np.ones(size_of(dim), dtype=bool)
         going = np.zeros(1, dtype=bool)
         for axis in dim:
-            here = np.append(gone, False)[self.classes(axis)]
+            here = np.zeros(axis.size, dtype=bool) if axis.is_fixed else gone[self.classes(axis)]
             going = (going[:, None] | here[None, :]).reshape(-1)
         return ~going
 
@@ -158,11 +160,12 @@ def _parents_of_classes(class_of: Ids, number: int, whole: Ids, parents: Ids) ->
 def _blocked(blocks: Iterable[Block], class_of: Ids, parents: Ids) -> tuple[Flags, dict[int, str]]:
     """Which classes stay: those of blocked labels, then their parents, and those that depend on themselves."""
     blocked = np.zeros(len(parents), dtype=bool)
-    why: dict[int, str] = {}
-    for block in blocks:
-        here = np.unique(class_of[block.atoms])
-        why.update(dict.fromkeys(here[~blocked[here]].tolist(), block.why))
-        blocked[here] = True
+    several = list(blocks)
+    atoms = [block.atoms for block in several]
+    owner = np.repeat(np.arange(len(several)), [len(some) for some in atoms])
+    here, first = np.unique(class_of[np.concatenate([np.empty(0, dtype=np.int32), *atoms])], return_index=True)
+    why = {one: several[number].why for one, number in zip(here.tolist(), owner[first].tolist(), strict=True)}
+    blocked[here] = True
     blocked[_cyclic(parents)] = True
     while True:
         above = np.unique(parents[blocked])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from secateur import _compat
-from secateur._errors import UnsupportedError
-from secateur.graph.capture import Capture, tensors_in
+from secateur._errors import InvalidInputError, UnsupportedError
+from secateur.graph.capture import Capture, Ran, tensors_in
+from secateur.graph.costs import Activation, Product
 from secateur.graph.heads import free_heads
-from secateur.graph.labels import Dims, Labels
+from secateur.graph.labels import Dim, Dims, Labels
 from secateur.graph.provenance import AttributeSizes
 from secateur.graph.rules import rule_for
 from secateur.graph.watching import Tie, Used, Watch
@@ -55,17 +56,27 @@ class Traced:
         ties: Numbers in the code that fix a dim.
         values: Sizes that the code uses as values.
         mixed: Dims whose positions some op combines, with the op's name.
-        products: Dims of every matrix product and convolution, for costs.
+        random: Dims of random tensors, with the op's name; fewer positions are another draw.
+        multiples: Dims of which an op needs a multiple of some number.
+        products: Every matrix product and convolution, for costs.
         touched: Names of the tensors that some run has read.
+        ran: The ops of the first run in their order.
+        weights: Names of the tensors that a layer has read as its weights.
+        activations: Every result that takes memory of its own, for costs.
     """
 
     labels: Labels
     dims: dict[str, Dims]
     ties: list[Tie]
     values: list[Used]
-    mixed: list[tuple[Any, str]]
-    products: list[Any]
+    mixed: list[tuple[Dim, str]]
+    products: list[Product]
     touched: set[str]
+    ran: list[Ran] = field(default_factory=list)
+    weights: set[str] = field(default_factory=set)
+    activations: list[Activation] = field(default_factory=list)
+    random: list[tuple[Dim, str]] = field(default_factory=list)
+    multiples: list[tuple[Dim, int]] = field(default_factory=list)
 
 
 def trace(
@@ -88,8 +99,11 @@ def trace(
 
     Raises:
         UnsupportedError: The model is wrapped, compiled or lazy.
+        InvalidInputError: Example inputs are of none of the known forms.
     """
     _refuse(model)
+    for inputs in runs:
+        _refuse_strange(inputs)
     labels = Labels()
     tensors = named_tensors(model)
     dims = {name: tuple(labels.fresh_dim(size) for size in tensor.shape) for name, tensor in tensors.items()}
@@ -118,6 +132,38 @@ def _refuse(model: nn.Module) -> None:
             raise UnsupportedError(f"{name!r} is lazy: it has no shape yet.", fix="run one forward pass first")
 
 
+def _refuse_strange(inputs: object) -> None:
+    """Refuse example inputs with which no model can be run.
+
+    Raises:
+        InvalidInputError: They are of none of the known forms.
+    """
+    if isinstance(inputs, str) or not (isinstance(inputs, Tensor | Sequence | Mapping) or callable(inputs)):
+        raise InvalidInputError(
+            "example inputs are a tensor, a tuple of arguments, a dict of keyword arguments, or a function that runs "
+            "the model.",
+            found=type(inputs).__name__,
+            fix="(x, y) for model(x, y), {'x': x} for model(x=x), lambda model: model.encode(x) for anything else",
+        )
+
+
+def _shown(inputs: Inputs) -> str:
+    """How the model was called on example inputs, for the note on its error."""
+    if isinstance(inputs, Tensor):
+        return f"model({_kind(inputs)}); give several arguments as a tuple, keyword arguments as a dict"
+    if isinstance(inputs, Mapping):
+        return f"model({', '.join(f'{name}={_kind(value)}' for name, value in inputs.items())})"
+    if isinstance(inputs, Sequence):
+        given = ", ".join(_kind(value) for value in inputs)
+        return f"model({given}); a tuple or list is spread over the arguments, so wrap one that is itself an argument"
+    return "the function that was given"
+
+
+def _kind(value: object) -> str:
+    """A tensor by its shape, anything else by its type."""
+    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
 def _run(
     model: nn.Module,
     inputs: Inputs,
@@ -131,10 +177,12 @@ def _run(
     capture = Capture(traced.labels, rule_for)
     watch = Watch(capture)
     for name, tensor in tensors.items():
-        capture.enter_tensor(tensor, traced.dims[name])
-    if free_inputs:
-        for tensor in tensors_in(inputs):
-            capture.enter_tensor(tensor, tuple(traced.labels.fresh_dim(size) for size in tensor.shape))
+        capture.enter_tensor(tensor, traced.dims[name], is_clean=isinstance(tensor, nn.Parameter))
+    for tensor in tensors_in(inputs):
+        if not capture.knows(tensor):
+            make = traced.labels.fresh_dim if free_inputs else traced.labels.input_dim
+            dims = tuple(make(size) for size in tensor.shape)
+            capture.enter_tensor(tensor, dims, is_state=False, is_clean=False)
     with ExitStack() as stack:
         stack.enter_context(undisturbed(model))
         stack.enter_context(free_heads(model))
@@ -144,7 +192,9 @@ def _run(
         try:
             result = call_with(model, inputs)
         except Exception as error:
-            error.add_note(f"raised by {type(model).__name__} as secateur ran it on the example inputs")
+            error.add_note(
+                f"raised by {type(model).__name__} as secateur ran it on the example inputs: {_shown(inputs)}"
+            )
             raise
     results = list(fixed_outputs(result))
     for tensor in results:
@@ -153,8 +203,13 @@ def _run(
     capture.finish(results)
     traced.ties += watch.ties
     traced.values += watch.values
-    traced.mixed += capture.mixed
+    traced.mixed += (*capture.mixed, *capture.spoiled)
+    traced.random += capture.random
+    traced.multiples += capture.multiples
     traced.products += capture.products
+    traced.activations += capture.activations
+    traced.ran = traced.ran or capture.ran
+    traced.weights |= {name for name, tensor in tensors.items() if capture.is_weight(tensor)}
     traced.touched |= {name for name, tensor in tensors.items() if capture.was_read(tensor)}
 
 

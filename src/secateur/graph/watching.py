@@ -6,6 +6,8 @@ A number with a source is tied to the dim that it fixes; a plain number above 1 
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.labels import Dim, size_of
-from secateur.graph.provenance import DimSize, Size, Source
+from secateur.graph.literals import Site
+from secateur.graph.provenance import Attribute, DimSize, Size, Source
+from secateur.graph.slicing import cuts_of_index, cuts_of_narrow, ties_of
 
 __all__ = ["Tie", "Used", "Watch"]
 
@@ -56,10 +60,19 @@ class Watch(TorchFunctionMode):
         """Take note of what a `Size` was used for; see `secateur.graph.provenance.Size`."""
         if what == "value":
             self.values.append(Used(source, in_python=True))
-        elif isinstance(source, DimSize) and not isinstance(other, DimSize | int):
+        elif isinstance(other, int):
+            self._compared(source, other)
+        elif isinstance(source, DimSize):
             self.ties.append(Tie(other, source.dim, "a comparison"))
-        elif isinstance(other, DimSize) and not isinstance(source, DimSize):
+        elif isinstance(other, DimSize):
             self.ties.append(Tie(source, other.dim, "a comparison"))
+
+    def _compared(self, source: Source, number: int) -> None:
+        """Keep a size that was equal to a plain number: the code goes another way with another size."""
+        if isinstance(source, DimSize) and number > 1:
+            self.capture.labels.block(source.dim, f"the code compares its size with {number}")
+        elif isinstance(source, Attribute):
+            self.values.append(Used(source, in_python=False))
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -72,14 +85,21 @@ class Watch(TorchFunctionMode):
             sizes = self._sizes(args[0])
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return sizes if dim is None else sizes[dim]
+        if func in (torch.Tensor.numel, torch.numel):
+            return math.prod(self._sizes(args[0] if args else kwargs["input"]))
         name = getattr(func, "__name__", "")
+        if name in _CUTS:
+            return self._cut(name, func, args, kwargs, Site(sys._getframe(1)))
         given = _GIVEN.get(name)
         if given is None:
             self._note_operands(name, args, kwargs)
             self.capture.made.clear()
             out = func(*args, **kwargs)
-            self._fix_made(name, (args, kwargs), out)
-            self._hold_attention(name, args, kwargs, tensors_in(out))
+            self._fix_made(name, (args, kwargs))
+            if name in _ATTENTION:
+                self._hold_attention(name, args, kwargs, tensors_in(out))
+            if name == "lstm":
+                self._hold_state(next(argument for argument in args if isinstance(argument, tuple)))
             return out
         numbers = given(args, kwargs)
         self.capture.following = bool(numbers) and all(_follows(n) for n in numbers)
@@ -88,15 +108,33 @@ class Watch(TorchFunctionMode):
         finally:
             self.capture.following = False
         for number, dim in _placed(name, self.capture, numbers, args, out):
-            self._fix(number, dim, name, tensors_in(out))
+            self._fix(number, dim, name)
         return out
 
-    def _fix_made(self, name: str, given: object, out: object) -> None:
+    def _cut(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], site: Site) -> Any:
+        """Take a part of a tensor, and tie the numbers that bound it to the positions that they count."""
+        tensor = args[0] if args else kwargs["input"]
+        if name == "narrow":
+            rest = dict(zip(("dim", "start", "length"), args[1:], strict=False)) | kwargs
+            cuts = cuts_of_narrow(tensor, rest["dim"], rest["start"], rest["length"], site)
+        else:
+            cuts = cuts_of_index(tensor, args[1], site)
+        dims = self.capture.dims(tensor)
+        for cut in cuts:
+            for source, dim in ties_of(cut, dims[cut.dim], self.capture.labels):
+                self.ties.append(Tie(source, dim, f"slicing, {site}"))
+        self.capture.cuts = cuts
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.capture.cuts = []
+
+    def _fix_made(self, name: str, given: object) -> None:
         """Tie new dims of a function without a row of its own to the numbers of their sizes that it was given."""
         if self.capture.made:
             numbers = {int(n): n for n in tree_leaves(given) if isinstance(n, int) and not isinstance(n, bool)}
             for dim in self.capture.made:
-                self._fix(numbers.get(size_of(dim)), dim, name, tensors_in(out))
+                self._fix(numbers.get(size_of(dim)), dim, name)
 
     def _note_operands(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of sizes that torch itself computes with: ``x / self.head_dim``."""
@@ -120,6 +158,12 @@ class Watch(TorchFunctionMode):
                         results, dim, "the code of nn.MultiheadAttention needs equal widths inside and outside"
                     )
 
+    def _hold_state(self, state: Sequence[Tensor]) -> None:
+        """Keep the state of an LSTM that is projected: torch tells that by a state wider than the output."""
+        output, cell = (self.capture.dims(tensor)[-1] for tensor in state)
+        if size_of(output) != size_of(cell):
+            self.capture.labels.block(cell, "the code of nn.LSTM needs a projection narrower than the state")
+
     def _sizes(self, tensor: Tensor) -> torch.Size:
         """The shape of a tensor, each size with its source."""
         with torch._C.DisableTorchFunction():
@@ -130,12 +174,12 @@ class Watch(TorchFunctionMode):
             for size, dim in zip(shape, dims, strict=True)
         )
 
-    def _fix(self, number: object, dim: Dim, where: str, results: Sequence[Tensor]) -> None:
+    def _fix(self, number: object, dim: Dim, where: str) -> None:
         """Note that a number given to a function is the size of a dim."""
         if isinstance(number, Size):
             self.ties.append(Tie(number.source, dim, where))
         elif isinstance(number, int) and number > 1:
-            self.capture.hold_for(results, dim, f"its size {number} is written in the code ({where})")
+            self.capture.labels.block(dim, f"its size {number} is written in the code ({where})")
 
 
 def _follows(number: object) -> bool:
@@ -170,6 +214,8 @@ def _one_from(position: int, name: str) -> Given:
     return given
 
 
+_ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
+_CUTS = frozenset({"__getitem__", "__setitem__", "narrow"})
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _ARITHMETIC = frozenset(
     (
@@ -196,6 +242,7 @@ _GROUPS: dict[str, Given] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _one_from(6, "groups")),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _one_from(6, "groups")),
     "group_norm": _one_from(1, "num_groups"),
+    **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _one_from(1, "groups")),
 }
 _LAST: dict[str, Given] = {
     **dict.fromkeys(("layer_norm", "rms_norm"), _one_from(1, "normalized_shape")),
@@ -211,7 +258,7 @@ def _placed(
     results = tensors_in(out)
     if name in _GROUPS:
         if numbers and numbers[0] != 1 and capture.groups:
-            yield numbers[0], (capture.groups[-1][1],)
+            yield numbers[0], (capture.groups[-1],)
     elif name in _PARTS:
         yield from _parts(capture, numbers, args, results)
     elif results:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
+from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._names import owner_of, tied_names
 from secateur.graph.coupling import Coupling
+from secateur.graph.grouping import leaves
+from secateur.graph.labels import Dim
+from secateur.graph.solve import FIXED
 
 __all__ = ["Positions", "refuse_empty", "units_at"]
 
@@ -36,14 +40,41 @@ def units_at(model: nn.Module, coupling: Coupling, positions: Positions) -> list
         Numbers of units, ascending.
 
     Raises:
-        InvalidInputError: No such tensor; or a position that stays, or that several units share, with the reason.
+        InvalidInputError: No pairs of name and dim, or no positions; no such tensor; or a position that stays, or that
+            several units share, with the reason.
         ShapeError: No such dim or position.
     """
     first_names = {name: names[0] for names in tied_names(model).values() for name in names}
     chosen: set[int] = set()
-    for (name, dim), asked in positions.items():
-        chosen |= _units(model, coupling, first_names.get(name, name), dim, list(asked))
+    for where, asked in positions.items():
+        name, dim = _pair(where)
+        chosen |= _units(model, coupling, first_names.get(name, name), dim, _numbers(where, asked))
     return sorted(chosen)
+
+
+def _pair(where: object) -> tuple[str, int]:
+    """The name and the dim for which positions are given."""
+    match where:
+        case (str(name), int(dim)):
+            return name, dim
+    shown = where if isinstance(where, str) else "fc.weight"
+    raise InvalidInputError(
+        "positions are given for a tensor and a dim.", given=repr(where), fix=f"positions={{({shown!r}, 0): [3, 5]}}"
+    )
+
+
+def _numbers(where: tuple[str, int], asked: object) -> list[int]:
+    """The positions that are given for one dim."""
+    found = asked.tolist() if isinstance(asked, Tensor | np.ndarray) else asked
+    if isinstance(found, Iterable) and not isinstance(found, str):
+        numbers = list(found)
+        if all(isinstance(number, int | np.integer) and not isinstance(number, bool) for number in numbers):
+            return [int(number) for number in numbers]
+    raise InvalidInputError(
+        f"the positions of {where} are not whole numbers.",
+        given=repr(asked)[:80],
+        fix="the numbers of the positions that are to go; for a mask that is True there, mask.nonzero().squeeze(1)",
+    )
 
 
 def _units(model: nn.Module, coupling: Coupling, name: str, dim: int, asked: Sequence[int]) -> set[int]:
@@ -52,23 +83,57 @@ def _units(model: nn.Module, coupling: Coupling, name: str, dim: int, asked: Seq
     outside = [position for position in asked if not 0 <= position < size]
     if outside:
         raise ShapeError(f"{name!r} has no such positions along dim {dim}.", asked=outside[:8], size=size)
-    owners = {position: coupling.units_at(name, dim, position) for position in asked}
-    for position, units in owners.items():
-        if not units:
-            why = coupling.why_kept(name, dim, position)
-            raise InvalidInputError(f"position {position} of {name!r} along dim {dim} cannot go: {why}.")
     wanted = np.zeros(size, dtype=bool)
     wanted[list(asked)] = True
-    covers = {unit: _taken(coupling, unit, name, dim) for unit in {u for units in owners.values() for u in units}}
-    whole = {unit for unit, taken in covers.items() if not (taken & ~wanted).any()}
-    covered = np.zeros(size, dtype=bool)
-    for unit in whole:
-        covered |= covers[unit]
-    for position in np.nonzero(wanted & ~covered)[0].tolist():
-        if len(owners[position]) > 1:
-            raise _ambiguous(model, coupling, name, dim, position, covers, wanted)
-        whole.add(owners[position][0])
+    alone = _alone(coupling, coupling.dims[name][dim], wanted)
+    if alone is not None:
+        return alone
+    owners = _owners(coupling, coupling.dims[name][dim])
+    for position in asked:
+        if not owners[position]:
+            why = coupling.why_kept(name, dim, position)
+            raise InvalidInputError(f"position {position} of {name!r} along dim {dim} cannot go: {why}.")
+    covers: dict[int, list[int]] = {unit: [] for position in asked for unit in owners[position]}
+    for position, units in enumerate(owners):
+        for unit in units & covers.keys():
+            covers[unit].append(position)
+    whole = {unit for unit, positions in covers.items() if wanted[positions].all()}
+    covered = {position for unit in whole for position in covers[unit]}
+    for position in np.nonzero(wanted)[0].tolist():
+        if position not in covered:
+            if len(owners[position]) > 1:
+                raise _ambiguous(model, coupling, name, dim, position, wanted)
+            whole |= owners[position]
     return whole
+
+
+def _alone(coupling: Coupling, dim: Dim, wanted: Mask) -> set[int] | None:
+    """Units for positions each of which is a unit's own; None where it is not as simple as that."""
+    if len(dim) != 1:
+        return None
+    solution = coupling.solution
+    classes = solution.classes(dim[0])
+    if dim[0].is_fixed or not (solution.is_unit[classes] | solution.blocked[classes]).all():
+        return None
+    going = np.zeros(len(solution.parents), dtype=bool)
+    going[classes[wanted]] = True
+    if (going[classes] != wanted).any() or not solution.is_unit[classes[wanted]].all():
+        return None
+    return set(classes[wanted].tolist())
+
+
+def _owners(coupling: Coupling, dim: Dim) -> list[frozenset[int]]:
+    """For every position of a dim, the units each of which takes it along."""
+    solution = coupling.solution
+    of_class = {FIXED: frozenset[int]()}
+    along = []
+    for axis in dim:
+        classes = solution.classes(axis)
+        for one in np.unique(classes).tolist():
+            if one not in of_class:
+                of_class[one] = frozenset(leaves(solution, np.array([one])).tolist())
+        along.append([of_class[one] for one in classes.tolist()])
+    return [frozenset().union(*several) for several in product(*along)]
 
 
 def _size(coupling: Coupling, name: str, dim: int) -> int:
@@ -97,15 +162,14 @@ def _ambiguous(
     name: str,
     dim: int,
     position: int,
-    covers: Mapping[int, Mask],
     wanted: Mask,
 ) -> InvalidInputError:
     """The error for a position that several units could take along."""
     kinds = {unit: group for group in coupling.groups for unit in group.units}
     ways, kept = [], {}
     for unit in coupling.units_at(name, dim, position):
-        group = kinds[unit]
-        ways.append(f"{covers[unit].sum()} positions ({group.kind}), of which {(covers[unit] & wanted).sum()} asked")
+        group, taken = kinds[unit], _taken(coupling, unit, name, dim)
+        ways.append(f"{taken.sum()} positions ({group.kind}), of which {(taken & wanted).sum()} asked")
         kept[group.kind] = [int((_taken(coupling, u, name, dim) & ~wanted).sum()) for u in group.units[:16]]
     module, _ = owner_of(model, name)
     groups = getattr(module, "groups", getattr(module, "num_groups", 1))

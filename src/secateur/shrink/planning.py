@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from secateur._errors import InfeasibleError, InvalidInputError
 from secateur._names import Selector
-from secateur.graph.coupling import Coupling, Group, analyze, check_units
-from secateur.graph.heads import can_be_freed
-from secateur.graph.trace import Inputs, named_tensors
-from secateur.shrink.choosing import Positions, refuse_empty, units_at
-from secateur.shrink.plan import GroupPlan, NumberPlan, ShrinkPlan
+from secateur.graph.coupling import Coupling, analyze
+from secateur.graph.trace import Inputs
+from secateur.shrink.budgets import Budget, fewest
+from secateur.shrink.composing import fitting, kept_whole, plan_of
+from secateur.shrink.dead import plan_masked
+from secateur.shrink.latency import LatencyTable
+from secateur.shrink.ordering import Order, Scope, compete, ranked, take_turns
+from secateur.shrink.overrides import Overrides, Terms, check_min_units, check_sparsity, terms_of
+from secateur.shrink.plan import ShrinkPlan
+from secateur.shrink.rounding import RoundTo, check_round_to, counts_left, multiple_of, needed_steps
+from secateur.shrink.timing import measure_latency
 from secateur.shrink.unit_scores import UnitScore, l2
 from secateur.surgery.transaction import Holders
 
-__all__ = ["Budget", "plan_of", "plan_shrink", "shrink_"]
+__all__ = ["plan_shrink", "shrink_"]
 
-
-@dataclass(frozen=True)
-class Budget:
-    """What the smaller model may cost, as a fraction in (0, 1] of what the model costs now.
-
-    Args:
-        macs: Multiply-accumulate operations on the example inputs.
-        params: Parameters.
-    """
-
-    macs: float | None = None
-    params: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the fractions."""
-        given = [value for value in (self.macs, self.params) if value is not None]
-        if not given or not all(0.0 < value <= 1.0 for value in given):
-            raise InvalidInputError("a budget is a fraction in (0, 1] of what the model costs now.", budget=self)
+Ids = npt.NDArray[np.int64]
 
 
 def plan_shrink(
@@ -49,12 +38,20 @@ def plan_shrink(
     sparsity: float | None = None,
     budget: Budget | None = None,
     score: UnitScore = l2,
-    per_group: bool = True,
+    scope: Scope | str = Scope.PER_GROUP,
+    round_to: RoundTo = None,
     min_units: int = 2,
+    by_row: bool = True,
     ignore: Iterable[Selector] | Selector = (),
+    overrides: Overrides | None = None,
+    latency_table: LatencyTable | None = None,
     coupling: Coupling | None = None,
+    masks: Mapping[str, Tensor] | None = None,
 ) -> ShrinkPlan:
     """Plan the removal of whole units: channels, neurons, heads.
+
+    The plan depends on the arguments and the values of the model alone: not on the order in which modules were
+    registered, nor on the global random state. Frozen parameters are planned like others, and stay frozen.
 
     Args:
         model: The model.
@@ -62,45 +59,60 @@ def plan_shrink(
         sparsity: Fraction of the units to remove, in [0, 1).
         budget: Instead: remove as few units as meet it.
         score: What a unit is worth; higher = kept.
-        per_group: Whether every group loses the same fraction of its units. Otherwise units of all groups compete,
-            each score divided by the mean of its group.
+        scope: Which units compete: ``"per_group"``, so that every group loses the same fraction of its units, or
+            ``"global"``, where each score is divided by the mean (of magnitudes) of its group.
+        round_to: In groups that lose units, the kept positions are a multiple of this number, if there were that many:
+            of those that are possible the nearest to `sparsity`, or the first to meet `budget`. ``"auto"``: 16 for the
+            channels of convolutions on a CPU, where that was measured to pay, and any number elsewhere.
         min_units: Units that stay in every group.
+        by_row: Whether every head loses its own least columns where only their number must be the same in all heads;
+            otherwise the same columns everywhere.
         ignore: Globs over dotted parameter names, or module types, whose sizes stay.
+        overrides: What holds for single groups instead: ``{"encoder.*.mlp.fc1": 0.7, "stem": GroupOverride(…)}``. A
+            name means the groups of its tensors' first dim, a layer's outputs; ``"fc.weight[1]"`` those of dim 1.
+        latency_table: How long products take, for a budget on latency. It is measured if left out.
         coupling: The result of `analyze` for this model, if there is one already.
+        masks: Instead of `sparsity` and `budget`: remove exactly the units that these masks have emptied, see
+            `plan_masked`.
 
     Returns:
-        The plan. The model is unchanged.
+        The plan. The model is unchanged. A plan that removes nothing says so when printed.
 
     Raises:
-        InvalidInputError: Neither or both of `sparsity` and `budget`, or values out of range; or nothing in the model
-            can be removed.
-        InfeasibleError: The budget cannot be met with `min_units` units left in every group.
+        InvalidInputError: Neither or both of `sparsity` and `budget`, values out of range, arguments or overrides that
+            contradict each other or mean nothing; or nothing in the model can be removed.
+        InfeasibleError: The budget cannot be met with `min_units` units left in every group; or units are to go, and
+            all must stay.
+
+        What the model's own forward raises on the example inputs comes through, with a note on how it was called.
     """
-    if (sparsity is None) == (budget is None):
+    if masks is not None:
+        _refuse_target(sparsity=sparsity, budget=budget, round_to=round_to, overrides=overrides)
+        return plan_masked(model, example_inputs, masks, ignore=ignore, coupling=coupling)
+    scope = Scope(scope)
+    check_round_to(round_to)
+    check_min_units(min_units)
+    _check_target(sparsity, budget)
+    if coupling is not None and ignore:
         raise InvalidInputError(
-            "give either sparsity=… or budget=….",
-            sparsity=sparsity,
-            budget=budget,
-            fix="sparsity=0.5, or budget=Budget(macs=0.5)",
-        )
-    if sparsity is not None and not 0.0 <= sparsity < 1.0:
-        raise InvalidInputError(
-            "sparsity is the fraction of units to remove, in [0, 1).",
-            sparsity=sparsity,
-            fix="half of them: sparsity=0.5",
+            "ignore=… has no effect on a coupling that is there already.",
+            ignore=ignore,
+            fix="give it to analyze(model, example_inputs, ignore=…) instead",
         )
     coupling = coupling or analyze(model, example_inputs, ignore=ignore)
     if not coupling.groups:
         raise InvalidInputError(
             f"nothing in {type(model).__name__} can be removed.",
-            kept_whole="; ".join(_whole(coupling)) or "no parameters",
+            kept_whole="; ".join(kept_whole(coupling)) or "no parameters",
         )
-    order = _order(coupling, score(model, coupling), per_group=per_group, min_units=min_units)
-    if sparsity is not None and per_group:
-        return plan_of(model, coupling, _first_of_each(coupling, order, sparsity))
-    if sparsity is not None:
-        return plan_of(model, coupling, order[: round(sparsity * coupling.num_units)])
-    return plan_of(model, coupling, _within(coupling, order, budget))
+    terms = terms_of(model, coupling, overrides or {}, scope=scope, every=Terms(None, sparsity, min_units, round_to))
+    if budget is not None and budget.latency is not None and latency_table is None:
+        latency_table = measure_latency(model, coupling)
+    scores = _scores(model, coupling, score)
+    orders = _orders(model, coupling, scores, terms)
+    units, refused = _chosen(coupling, orders, terms, budget, latency_table)
+    plan = plan_of(model, coupling, units, latency_table=latency_table, by_row=scores if by_row else None)
+    return replace(plan, kept_whole=(*plan.kept_whole, *refused))
 
 
 def shrink_(
@@ -110,9 +122,14 @@ def shrink_(
     sparsity: float | None = None,
     budget: Budget | None = None,
     score: UnitScore = l2,
-    per_group: bool = True,
+    scope: Scope | str = Scope.PER_GROUP,
+    round_to: RoundTo = None,
     min_units: int = 2,
+    by_row: bool = True,
     ignore: Iterable[Selector] | Selector = (),
+    overrides: Overrides | None = None,
+    latency_table: LatencyTable | None = None,
+    masks: Mapping[str, Tensor] | None = None,
     optimizer: Holders = None,
     ema: Holders = None,
     verify: bool = False,
@@ -121,13 +138,18 @@ def shrink_(
 
     Args:
         model: The model.
-        example_inputs: As for `plan_shrink`, as all arguments up to `ignore`.
+        example_inputs: As for `plan_shrink`, as all arguments up to `latency_table`.
         sparsity: Fraction of the units to remove.
         budget: What the smaller model may cost.
         score: What a unit is worth.
-        per_group: Whether every group loses the same fraction.
+        scope: Which units compete.
+        round_to: Of what the kept positions are a multiple.
         min_units: Units that stay in every group.
+        by_row: Whether every head loses its own least columns.
         ignore: What keeps its sizes.
+        overrides: What holds for single groups instead.
+        latency_table: How long products take.
+        masks: Instead of all these: remove the units that masks have emptied.
         optimizer: The optimizer that trains the model, or several.
         ema: What follows by name.
         verify: Whether the plan is tried on a copy first, see `ShrinkPlan.verify`.
@@ -144,181 +166,122 @@ def shrink_(
         sparsity=sparsity,
         budget=budget,
         score=score,
-        per_group=per_group,
+        scope=scope,
+        round_to=round_to,
         min_units=min_units,
+        by_row=by_row,
         ignore=ignore,
+        overrides=overrides,
+        latency_table=latency_table,
+        masks=masks,
     )
     plan.apply_(model, optimizer=optimizer, ema=ema, verify=example_inputs if verify else None)
     return plan
 
 
-def _order(coupling: Coupling, scores: npt.NDArray[np.float64], *, per_group: bool, min_units: int) -> list[int]:
-    """Units in the order in which they go; those that must stay are left out."""
-    keys: list[tuple[float, int, int]] = []
-    for number, group in enumerate(coupling.groups):
-        units = np.array(group.units)
-        own = scores[units]
-        if np.isnan(own).any():
-            raise InvalidInputError(f"the scores of {group.name!r} are not all numbers.", scores=own[:8].tolist())
-        units, own = units[np.isfinite(own)], own[np.isfinite(own)]
-        if not len(units):
-            continue
-        ranked = units[np.lexsort((units, own))]
-        removable = ranked[: max(0, min(len(ranked), len(group.units) - min_units))]
-        mean = float(own.mean()) or 1.0
-        for rank, unit in enumerate(removable.tolist()):
-            key = (rank + 0.5) / len(ranked) if per_group else float(scores[unit]) / mean
-            keys.append((key, number, unit))
-    return [unit for _, _, unit in sorted(keys)]
-
-
-def _first_of_each(coupling: Coupling, order: list[int], sparsity: float) -> list[int]:
-    """The first units of every group, as many as the fraction comes to; a group that must keep more keeps more."""
-    rank = {unit: number for number, unit in enumerate(order)}
-    chosen: list[int] = []
-    for group in coupling.groups:
-        removable = sorted((unit for unit in group.units if unit in rank), key=rank.__getitem__)
-        chosen += removable[: round(sparsity * len(group.units))]
-    return chosen
-
-
-def _within(coupling: Coupling, order: list[int], budget: Budget | None) -> list[int]:
-    """The shortest beginning of the order whose removal meets the budget, found by bisection."""
-    if budget is None:
-        return []
-    limits = (
-        (coupling.macs, budget.macs),
-        (coupling.num_parameters, budget.params),
-    )
-    wanted = [(cost, share * cost()) for cost, share in limits if share is not None]
-
-    def meets(number: int) -> bool:
-        return all(cost(order[:number]) <= limit for cost, limit in wanted)
-
-    low, high = 0, len(order)
-    if not meets(high):
-        raise InfeasibleError(
-            "the budget cannot be met.",
-            budget=budget,
-            least_macs=f"{coupling.macs(order) / max(1, coupling.macs()):.1%}",
-            least_params=f"{coupling.num_parameters(order) / max(1, coupling.num_parameters()):.1%}",
-            fix="a larger budget, min_units=1, or a shorter ignore list",
-        )
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle + 1, high)
-    return order[:low]
-
-
-def plan_of(
-    model: nn.Module, coupling: Coupling, units: Iterable[int] = (), *, positions: Positions | None = None
-) -> ShrinkPlan:
-    """The plan that removes exactly these units, less those that the code's own arithmetic does not allow to go.
-
-    Args:
-        model: The model that was analysed.
-        coupling: Its coupling.
-        units: Class numbers from the coupling's groups.
-        positions: Positions of tensors that are to go as well, ``{("fc.weight", 0): [3, 5]}``; completed to whole
-            units.
-
-    Returns:
-        The plan. The model is unchanged.
+def _refuse_target(**given: object) -> None:
+    """Refuse a target where masks say what goes.
 
     Raises:
-        InvalidInputError: Numbers that are no units; positions that cannot go, or do not make whole units; or nothing
-            would be left of some dim.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-        >>> coupling = analyze(model, torch.zeros(1, 4))
-        >>> plan_of(model, coupling, positions={("0.weight", 0): [1, 2]}).keep["2.weight"]
-        {1: tensor([0, 3, 4, 5])}
+        InvalidInputError: There is one.
     """
-    named = units_at(model, coupling, positions or {})
-    asked = list(dict.fromkeys([*units, *named]))
-    check_units(coupling, asked)
-    chosen, refused = _allowed(coupling, asked)
-    if named and not set(named) <= set(chosen):
-        raise InvalidInputError("these positions cannot go.", why="; ".join(f"{g.name}: {why}" for g, why in refused))
-    positions_kept = coupling.positions(chosen)
-    refuse_empty(positions_kept)
-    keep: dict[str, dict[int, torch.Tensor]] = {}
-    for (name, dim), kept in positions_kept.items():
-        keep.setdefault(name, {})[dim] = torch.from_numpy(np.nonzero(kept)[0])
-    tensors = named_tensors(model)
-    going = set(chosen)
-    return ShrinkPlan(
-        keep,
-        {name: tuple(tensors[name].shape) for name in keep},
-        tuple(
-            NumberPlan(
-                attribute.label,
-                attribute.name,
-                attribute.index,
-                attribute.value,
-                value,
-                attribute in coupling.sizing.pinned,
-            )
-            for attribute, value in coupling.attributes(chosen).items()
-        ),
-        tuple(
-            GroupPlan(
-                group.name,
-                group.kind,
-                len(group.units),
-                len(set(group.units) - going),
-                bool(coupling.mixes[list(group.units)].any()),
-            )
-            for group in coupling.groups
-        ),
-        (*_whole(coupling), *(f"{group.name}: {why}" for group, why in refused)),
-        (coupling.num_parameters(), coupling.num_parameters(chosen)),
-        (coupling.macs(), coupling.macs(chosen)),
-        tuple(_freed(model, keep)),
-    )
+    if any(value is not None for value in given.values()):
+        raise InvalidInputError("masks say which units go, so there is no target.", **given, fix="masks=… alone")
 
 
-def _freed(model: nn.Module, changed: Iterable[str]) -> list[str]:
-    """Attention modules with a tensor that changes."""
-    names = set(changed)
-    return [
-        prefix
-        for prefix, module in model.named_modules()
-        if can_be_freed(module)
-        and any((f"{prefix}.{name}" if prefix else name) in names for name, _ in module.named_parameters())
-    ]
+def _check_target(sparsity: float | None, budget: Budget | None) -> None:
+    """Refuse anything but one target.
+
+    Raises:
+        InvalidInputError: There is none, there are two, or it is none.
+    """
+    if (sparsity is None) == (budget is None):
+        raise InvalidInputError(
+            "give either sparsity=… or budget=….",
+            sparsity=sparsity,
+            budget=budget,
+            fix="sparsity=0.5, or budget=Budget(macs=0.5)",
+        )
+    if sparsity is not None:
+        check_sparsity(sparsity)
+    elif not isinstance(budget, Budget):
+        raise InvalidInputError("a budget says what it limits.", budget=repr(budget), fix="budget=Budget(macs=0.5)")
 
 
-def _allowed(coupling: Coupling, units: list[int]) -> tuple[list[int], list[tuple[Group, str]]]:
-    """The units, without groups whose removal would contradict an expression in the code."""
-    refused: list[tuple[Group, str]] = []
-    for _ in range(len(coupling.groups) + 1):
-        gone = coupling.solution.removed(units)
-        wrong = coupling.sizing.contradicted(lambda dim, gone=gone: int(coupling.solution.kept(dim, gone).sum()))  # type: ignore[misc]
-        if not wrong:
-            break
-        dims = {id(axis) for tie in wrong for axis in tie.dim}
-        classes = {
-            int(c) for tie in wrong for axis in tie.dim if id(axis) in dims for c in coupling.solution.classes(axis)
-        }
-        culprits = [g for g in coupling.groups if classes & set(g.units) and set(g.units) & set(units)]
-        if not culprits:
-            culprits = [g for g in coupling.groups if set(g.units) & set(units)]
-        for group in culprits:
-            refused.append(
-                (group, f"its size is computed in the code ({wrong[0].where}) in a way that does not follow")
-            )
-            units = [unit for unit in units if unit not in set(group.units)]
-    return units, refused
+def _scores(model: nn.Module, coupling: Coupling, score: UnitScore) -> npt.NDArray[np.float64]:
+    """One score for every class."""
+    scores = np.asarray(score(model, coupling), dtype=np.float64)
+    wanted = (len(coupling.solution.parents),)
+    if scores.shape != wanted:
+        raise InvalidInputError("a unit score gives one number a class.", found=scores.shape, wanted=wanted)
+    return scores
 
 
-def _whole(coupling: Coupling) -> list[str]:
-    """What cannot be removed, one line a reason."""
-    reasons: dict[str, list[str]] = {}
-    for kept in coupling.kept:
-        reasons.setdefault(kept.why, []).append(f"{kept.name}[{kept.dim}]")
-    return [
-        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {why}"
-        for why, names in reasons.items()
-    ]
+def _orders(
+    model: nn.Module, coupling: Coupling, scores: npt.NDArray[np.float64], terms: Sequence[Terms]
+) -> dict[int, Order]:
+    """In which order and steps the units of each group go, by number of the group, groups in an order of their own."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    needed = needed_steps(coupling)
+    orders: dict[int, Order] = {}
+    for number in sorted(range(len(terms)), key=lambda number: sorted(coupling.groups[number].footprint.items())):
+        group, own = coupling.groups[number], terms[number]
+        left = counts_left(
+            len(group.units),
+            min_units=own.min_units,
+            multiple=multiple_of(group, own.round_to, device),
+            step=needed.get(number, 1),
+        )
+        orders[number] = ranked(coupling, group, scores, left)
+    return orders
+
+
+def _chosen(
+    coupling: Coupling,
+    orders: Mapping[int, Order],
+    terms: Sequence[Terms],
+    budget: Budget | None,
+    table: LatencyTable | None,
+) -> tuple[list[int], list[str]]:
+    """The units that go, and the reasons of groups that the code's own arithmetic does not allow to lose any.
+
+    Where a group turns out to be one of these, the choice is made again without it, so that others make up for it.
+    """
+    reasons: list[str] = []
+    while True:
+        units = _first(coupling, _pools(orders, terms), budget, table).tolist()
+        _, refused = fitting(coupling, units)
+        if not refused:
+            return units, reasons
+        reasons += [f"{group.name}: {why}" for group, why in refused]
+        staying = {id(group) for group, _ in refused}
+        orders = {number: order for number, order in orders.items() if id(coupling.groups[number]) not in staying}
+
+
+def _pools(orders: Mapping[int, Order], terms: Sequence[Terms]) -> list[tuple[float | None, Order]]:
+    """The sparsity of each pool, None where a budget decides, and the order of its units."""
+    members: dict[tuple[object, float | None], list[Order]] = {}
+    for number, order in orders.items():
+        members.setdefault((terms[number].pool, terms[number].sparsity), []).append(order)
+    return [(sparsity, compete(several)) for (_, sparsity), several in members.items()]
+
+
+def _first(
+    coupling: Coupling,
+    pools: Sequence[tuple[float | None, Order]],
+    budget: Budget | None,
+    table: LatencyTable | None,
+) -> Ids:
+    """The units that go first in each pool: a fraction of them, or as few as meet the budget."""
+    wanted = sum(round((1.0 if sparsity is None else sparsity) * pool.size) for sparsity, pool in pools)
+    if wanted and not any(len(pool.units) for _, pool in pools) and budget is None:
+        raise InfeasibleError(
+            "units are to go, and all of them must stay: min_units, round_to or infinite scores keep them.",
+            wanted=wanted,
+            fix="a smaller min_units or round_to, or another score",
+        )
+    shares = [pool.first(round(sparsity * pool.size)) for sparsity, pool in pools if sparsity is not None]
+    forced = np.concatenate([np.empty(0, dtype=np.int64), *shares])
+    if budget is None:
+        return forced
+    return fewest(coupling, budget, forced, take_turns([pool for sparsity, pool in pools if sparsity is None]), table)

@@ -59,8 +59,8 @@ class Asked:
             kept = positions(keep, size)
         self.add(place, Selection(dim, size, kept))
 
-    def grow(self, name: str, dim: SupportsIndex, size: SupportsIndex, init: Init) -> None:
-        """Ask for new positions after the last one of a dim."""
+    def grow(self, name: str, dim: SupportsIndex, size: SupportsIndex, init: Init, at: Keep | None) -> None:
+        """Ask for new positions of a dim, after the last one or where `at` says."""
         place = self.place(name)
         dim, shape = dim_of(name, place.tensor, dim), list(place.tensor.shape)
         num_new = whole_number(size, "size") - shape[dim]
@@ -76,20 +76,21 @@ class Asked:
         slab = [*planned[:dim], num_new, *planned[dim + 1 :]]
         with in_context(f"cannot grow {name!r} along dim {dim}", place.tensor.shape):
             values = None if init is None else new_values(init, slab, place.tensor).clone()
-        self.add(place, Selection(dim, shape[dim], kept, num_new, values))
+            order = None if at is None else _order(at, shape[dim], num_new)
+        self.add(place, Selection(dim, shape[dim], kept, num_new, values, order))
 
     def add(self, place: Place, selection: Selection) -> None:
         """Take up a selection for a tensor, once, and for what follows it in every module that owns it; all or none."""
         added: list[int] = []
         try:
-            self._add(place, selection, added)
+            self._add(place, selection, added, is_named=True)
         except SecateurError:
             for key in added:
                 self._selections[key].pop()
             raise
 
-    def _add(self, place: Place, selection: Selection, added: list[int]) -> None:
-        """Take up a selection and note the ids of the tensors that got one."""
+    def _add(self, place: Place, selection: Selection, added: list[int], *, is_named: bool = False) -> None:
+        """Take up a selection, asked for by name or as what follows, and note the ids of the tensors that got one."""
         tensor = place.tensor
         present = self._selections.setdefault(id(tensor), [])
         other = next((other for other in present if other.dim == selection.dim), None)
@@ -99,6 +100,8 @@ class Asked:
                 fix="one call a dim and transaction; all positions refer to the shape before it",
             )
         if other is not None:
+            if is_named and selection.init is not None:
+                present[present.index(other)] = selection  # what follows a change has values of its own only until then
             return
         owners = (*self._owners(place.name, tensor), *self._computed.get(id(tensor), ()))
         present.append(selection)
@@ -110,6 +113,11 @@ class Asked:
     def forget(self) -> None:
         """Drop everything that was asked."""
         self._selections.clear()
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether some tensor is asked to change."""
+        return any(self._selections.values())
 
     def changes(self) -> list[Change]:
         """One change a tensor, under its first name, in the order of asking.
@@ -179,6 +187,24 @@ class Asked:
             yield from computed.refresh(module)
             if isinstance(module, nn.RNNBase):
                 yield Do(module.flatten_parameters)
+
+
+def _order(at: Keep, old: int, num_new: int) -> Tensor:
+    """Which of the old and then the new positions stands at each place, given where the new ones are afterwards.
+
+    Example:
+        >>> _order([1, 4], old=3, num_new=2)
+        tensor([0, 3, 1, 2, 4])
+    """
+    places = positions(at, old + num_new)
+    if places.numel() != num_new:
+        raise ShapeError("`at` has another number of places than there are new positions.", at=len(places), new=num_new)
+    is_new = torch.zeros(old + num_new, dtype=torch.bool, device="cpu")
+    is_new[places] = True
+    order = torch.empty(old + num_new, dtype=torch.long, device="cpu")
+    order[is_new] = torch.arange(old, old + num_new, device="cpu")
+    order[~is_new] = torch.arange(old, device="cpu")
+    return order
 
 
 def _replaced(name: str) -> InvalidInputError:

@@ -7,7 +7,8 @@ collector. The pass costs some tens of milliseconds and is made once a transacti
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,30 +60,35 @@ def census(tensors: Iterable[Tensor]) -> Census:
     )
 
 
+class _Groups(dict[type, str | None]):
+    """To each type the group of its instances, None for those that are of no interest; found when first asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parents: dict[type, str] = {
+            Tensor: "tensor",
+            Optimizer: "optimizer",
+            **dict.fromkeys(_compat.wrappers(), "wrapper"),
+        }
+
+    def __missing__(self, kind: type) -> str | None:
+        """Decide once; parameters are leaves, which no graph node has made."""
+        parents = () if kind is nn.Parameter else self._parents.items()
+        self[kind] = next((group for parent, group in parents if issubclass(kind, parent)), None)
+        return self[kind]
+
+
 def _sorted_objects() -> dict[str, list[Any]]:
-    """Live tensors other than parameters, optimizers and wrappers; of all else only the type is looked at, once."""
-    parents: dict[type, str] = {
-        Tensor: "tensor",
-        Optimizer: "optimizer",
-        **dict.fromkeys(_compat.wrappers(), "wrapper"),
-    }
+    """Live tensors other than parameters, optimizers and wrappers."""
+    everything = gc.get_objects()
+    groups = _Groups()
     found: dict[str, list[Any]] = {"tensor": [], "optimizer": [], "wrapper": []}
-    lists: dict[type, list[Any] | None] = {}
-    for item in gc.get_objects():
-        kind = type(item)
-        if kind not in lists:
-            lists[kind] = found.get(_group(kind, parents))
-        wanted = lists[kind]
-        if wanted is not None:
-            wanted.append(item)
+    # there are some hundred thousand, so no Python code runs for those that are of no interest
+    for item in itertools.compress(everything, map(groups.__getitem__, map(type, everything))):
+        group = groups[type(item)]
+        if group is not None:
+            found[group].append(item)
     return found
-
-
-def _group(kind: type, parents: Mapping[type, str]) -> str:
-    """What a live object of this type is to the census; parameters are leaves, which no graph node has made."""
-    if kind is nn.Parameter:
-        return "other"
-    return next((group for parent, group in parents.items() if issubclass(kind, parent)), "other")
 
 
 def _maker(tensor: Tensor) -> Any:

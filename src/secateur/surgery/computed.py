@@ -89,7 +89,7 @@ def principal(place: Place) -> Place:
         UnsupportedError: The weight is computed in a way that does not keep positions apart.
     """
     module, leaf = place.module, place.leaf
-    if parametrize.is_parametrized(module, leaf):
+    if _is_parametrized(module) and parametrize.is_parametrized(module, leaf):
         parts = _parts(module, leaf)
         _known_kind(place, parts)
         prefix = f"{place.prefix}." if place.prefix else ""
@@ -100,7 +100,7 @@ def principal(place: Place) -> Place:
 
 def computed_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The names of a module's computed weights, each with a tensor of its shape; nothing is computed for this."""
-    if parametrize.is_parametrized(module):
+    if _is_parametrized(module):
         for leaf in module.parametrizations:  # type: ignore[union-attr]
             parts = _parts(module, leaf)
             originals = dict(own_tensors(parts))
@@ -174,6 +174,11 @@ def refresh(module: nn.Module) -> Iterator[Edit]:
 def _set(module: nn.Module, name: str, compute: Callable[[], Tensor]) -> None:
     """Set a plain tensor attribute."""
     setattr(module, name, compute())
+
+
+def _is_parametrized(module: nn.Module) -> bool:
+    """Whether a module has parametrized tensors; most have none, and torch's own question takes long to say so."""
+    return "parametrizations" in module._modules and parametrize.is_parametrized(module)
 
 
 def _parts(module: nn.Module, leaf: str) -> parametrize.ParametrizationList:

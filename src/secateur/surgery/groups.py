@@ -33,7 +33,7 @@ def kept_groups(selection: Selection | None, groups: int) -> int:
         >>> kept_groups(Selection(0, 6, torch.tensor([0, 1, 4, 5])), groups=3)
         2
     """
-    if selection is None or groups == 1:
+    if selection is None or groups == 1 or _grows_evenly(selection, groups):
         return groups
     per_group = torch.bincount(selection.keep // (selection.size // groups), minlength=groups)
     left = per_group[per_group > 0]
@@ -47,6 +47,15 @@ def kept_groups(selection: Selection | None, groups: int) -> int:
             fix=f"keep equally many of each {selection.size // groups} channels; new ones come as whole groups",
         )
     return left.numel() + selection.num_new // width
+
+
+def _grows_evenly(selection: Selection, groups: int) -> bool:
+    """Whether every group gets equally many new channels, each after old ones of the same group, and loses none."""
+    if selection.order is None or selection.new_size % groups:
+        return False
+    owner = torch.where(selection.positions < selection.size, selection.positions // (selection.size // groups), -1)
+    owner = owner.cummax(0).values
+    return torch.equal(owner, torch.arange(groups, device="cpu").repeat_interleave(selection.new_size // groups))
 
 
 @size_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)

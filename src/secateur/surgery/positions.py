@@ -76,7 +76,9 @@ def _kept_by_mask(mask: Tensor, size: int) -> Tensor:
 
 def _checked(index: Tensor, size: int) -> Tensor:
     """The indices, if they are inside the dim, ascending and without repetition."""
-    low, high = int(index.min()), int(index.max())
+    numbers = index.numpy()
+    is_ascending = bool((numbers[1:] > numbers[:-1]).all())
+    low, high = (int(numbers[0]), int(numbers[-1])) if is_ascending else (int(numbers.min()), int(numbers.max()))
     if low < 0 or high >= size:
         raise ShapeError(
             "`keep` has an index outside the dim.",
@@ -84,7 +86,7 @@ def _checked(index: Tensor, size: int) -> Tensor:
             keep=f"{index.numel()} indices, min {low}, max {high}",
             fix=f"`keep` lists kept positions in [0, {size}), none counted from the end; a bool mask works too",
         )
-    if bool((index[1:] <= index[:-1]).any()):
+    if not is_ascending:
         raise InvalidInputError(
             "`keep` is not strictly ascending: it says which positions stay, not a new order.",
             keep=f"{index[:8].tolist()}{'…' if index.numel() > 8 else ''}",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._errors import ShapeError, UnsupportedError
+from secateur.surgery.selection import Selection
 from secateur.surgery.shapes import Shapes
 from secateur.surgery.sizes import size_rule
 
@@ -30,15 +31,16 @@ def kept_units(shapes: Shapes, name: str, gates: int) -> Tensor:
 
     Raises:
         ShapeError: The blocks would keep different units.
-        UnsupportedError: The rows would grow; new ones would have to lie inside each block.
+        UnsupportedError: New rows would not lie inside each block.
     """
     rows = shapes.kept(name, 0)
-    if rows is not None and rows.num_new:
-        raise UnsupportedError(f"cannot grow {name!r}: new rows would have to lie inside each of its {gates} blocks.")
     if rows is None:
         return torch.arange(shapes[name][0] // gates, device="cpu")
     width = rows.size // gates
-    blocks = [rows.keep[rows.keep // width == gate] % width for gate in range(gates)]
+    if rows.num_new:
+        blocks = _grown_blocks(name, rows, gates)
+    else:
+        blocks = [rows.keep[rows.keep // width == gate] % width for gate in range(gates)]
     if not all(torch.equal(block, blocks[0]) for block in blocks):
         raise ShapeError(
             f"the {gates} blocks of rows of {name!r} would keep different units.",
@@ -46,6 +48,21 @@ def kept_units(shapes: Shapes, name: str, gates: int) -> Tensor:
             fix=f"keep = torch.cat([units + block * {width} for block in range({gates})])",
         )
     return blocks[0]
+
+
+def _grown_blocks(name: str, rows: Selection, gates: int) -> list[Tensor]:
+    """The units of each block, new ones numbered from the old width on."""
+    width, wide = rows.size // gates, rows.new_size // gates
+    found = []
+    for gate, block in enumerate(rows.positions[: wide * gates].split(wide)):
+        old = block < rows.size
+        if rows.new_size % gates or bool((block[old] // width != gate).any()) or bool(rows.num_new % gates):
+            raise UnsupportedError(
+                f"cannot grow {name!r}: new rows would have to lie inside each of its {gates} blocks.",
+                fix="grow_(…, at=…) says where they lie",
+            )
+        found.append(torch.where(old, block % width, block - rows.size + width - gate * (rows.num_new // gates)))
+    return found
 
 
 @size_rule(nn.RNNBase)
@@ -93,7 +110,16 @@ def _check_stack(module: nn.RNNBase, shapes: Shapes, outputs: dict[str, Tensor])
         for name in names:
             _check_same(shapes, shapes.positions(name, 1), name, expected, "the layer below")
         size = module.proj_size or module.hidden_size
-        below = torch.cat([outputs[f"{layer}{e}"] + i * size for i, e in enumerate(_directions(module))])
+        below = _joined([outputs[f"{layer}{end}"] for end in _directions(module)], size)
+
+
+def _joined(outputs: list[Tensor], size: int) -> Tensor:
+    """Positions of outputs one after the other; old ones numbered first, then the new ones of each in turn."""
+    parts, first_new = [], size * len(outputs)
+    for number, positions in enumerate(outputs):
+        parts.append(torch.where(positions < size, positions + number * size, positions - size + first_new))
+        first_new += int((positions >= size).sum())
+    return torch.cat(parts)
 
 
 def _check_same(shapes: Shapes, kept: Tensor, name: str, expected: Tensor, other: str) -> None:

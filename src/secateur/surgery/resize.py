@@ -76,6 +76,7 @@ def grow_(
     dim: SupportsIndex,
     size: SupportsIndex,
     init: Init = None,
+    at: Keep | None = None,
     optimizer: Holders = None,
     ema: Holders = None,
 ) -> Tensor:
@@ -85,9 +86,11 @@ def grow_(
         module: The module that `name` is relative to.
         name: Name of a parameter or buffer.
         dim: The dim; negative counts from the end.
-        size: Its size afterwards, larger than now. New positions come last.
+        size: Its size afterwards, larger than now.
         init: Values of the new positions: a tensor of their shape, a function that fills a zero tensor of that shape in
             place (``nn.init.kaiming_uniform_``), or None for zeros.
+        at: Where the new positions are afterwards: as many ascending indices in [0, size) as there are new positions.
+            They come last if left out.
         optimizer: As for `resize_`. New positions have no history: moments are 0, Rprop's step sizes lr, Adagrad's sums
             the initial value. Adam's step count is shared by the whole tensor, so new entries first move by several
             times the learning rate.
@@ -103,14 +106,16 @@ def grow_(
         As `resize_`.
 
     Raises:
-        ShapeError: No such dim, `size` not larger, or `init` of another shape.
+        ShapeError: No such dim, `size` not larger, `init` of another shape, or `at` of another length.
         SecateurError: The others of `resize_`. Nothing has been changed when one of these is raised.
 
     Example:
         >>> layer = nn.Linear(3, 2)
         >>> grow_(layer, "weight", dim=1, size=5).shape, layer.in_features
         (torch.Size([2, 5]), 5)
+        >>> grow_(layer, "bias", dim=0, size=3, at=[1], init=nn.init.ones_)[1].item()
+        1.0
     """
     with transaction(module, optimizer, ema) as surgery:
-        surgery.grow(name, dim=dim, size=size, init=init)
+        surgery.grow(name, dim=dim, size=size, init=init, at=at)
     return surgery.tensor(name)

@@ -24,7 +24,7 @@ _KNOWN |= {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What happens to one dim: these positions stay, and so many new ones come after them.
+    """What happens to one dim: these positions stay, and so many new ones come after them, or where `order` says.
 
     Args:
         dim: The dim, not negative.
@@ -32,6 +32,8 @@ class Selection:
         keep: Ascending kept positions, shape (number kept,), on the CPU.
         num_new: Number of new positions, appended after the kept ones.
         init: Values of the new positions in the parameter itself; None for zeros.
+        order: Which of the kept and then the new positions stands at each place afterwards, shape (new size,), on the
+            CPU; kept ones stay in their order. None if the new ones come last.
     """
 
     dim: int
@@ -39,6 +41,7 @@ class Selection:
     keep: Tensor
     num_new: int = 0
     init: Init = None
+    order: Tensor | None = None
 
     @property
     def new_size(self) -> int:
@@ -55,20 +58,24 @@ class Selection:
     @property
     def positions(self) -> Tensor:
         """Where the positions after come from: old positions, new ones numbered from `size` on; shape (new size,)."""
-        new = torch.arange(self.size, self.size + self.num_new, device="cpu")
-        return torch.cat([self.keep, new]) if self.num_new else self.keep
+        found = self.keep
+        if self.num_new:
+            found = torch.cat([found, torch.arange(self.size, self.size + self.num_new, device="cpu")])
+        return found if self.order is None else found[self.order]
 
     def same_as(self, other: Selection) -> bool:
         """Whether the other does the same to the same dim (initial values aside)."""
-        mine, theirs = ((s.dim, s.size, s.num_new) for s in (self, other))
-        return mine == theirs and torch.equal(self.keep, other.keep)
+        mine, theirs = (self.dim, self.size, self.num_new), (other.dim, other.size, other.num_new)
+        if self.keep is other.keep and self.order is other.order:
+            return mine == theirs
+        return mine == theirs and torch.equal(self.positions, other.positions)
 
     def on(self, dim: int, init: Init = None) -> Selection:
         """The same positions on another dim of equal size, with initial values of its own."""
         return replace(self, dim=dim, init=init)
 
     def take(self, tensor: Tensor, fill: complex = 0.0) -> Tensor:
-        """Kept positions of `tensor`, then new ones holding `fill`.
+        """Kept positions of `tensor`, and new ones holding `fill`.
 
         Args:
             tensor: Its size along `dim` is `size`; strided or sparse COO, any dtype and device.
@@ -82,7 +89,7 @@ class Selection:
         return self._take_dense(tensor, fill)
 
     def take_value(self, tensor: Tensor) -> Tensor:
-        """Kept positions of the parameter's own values, then new ones as `init` says.
+        """Kept positions of the parameter's own values, and new ones as `init` says.
 
         Raises:
             ShapeError: `init` is a tensor of another shape than the new positions.
@@ -107,6 +114,10 @@ class Selection:
         if self.num_new:
             slab = result.narrow(self.dim, self.keep.numel(), self.num_new)
             slab.copy_(new) if isinstance(new, Tensor) else slab.fill_(new)
+        if self.order is not None:
+            plain = kept if tensor.dtype in _KNOWN else kept.view(_STORED_AS[tensor.itemsize])
+            kept = plain.index_select(dim, self.order.to(tensor.device)).view(tensor.dtype)
+            result = kept.permute([order.index(d) for d in range(tensor.dim())])
         return result
 
     def _take_sparse(self, tensor: Tensor) -> Tensor:
@@ -120,7 +131,8 @@ class Selection:
             padding = list(values.shape)
             padding[dense_dim] = self.num_new
             values = torch.cat([values, values.new_zeros(padding)], dense_dim)
-        return torch.sparse_coo_tensor(kept.indices(), values, shape, check_invariants=False)
+        made = torch.sparse_coo_tensor(kept.indices(), values, shape, check_invariants=False)
+        return made if self.order is None else made.index_select(self.dim, self.order.to(tensor.device)).coalesce()
 
 
 def new_values(init: Init, shape: list[int], like: Tensor) -> Tensor:

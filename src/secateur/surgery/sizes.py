@@ -153,7 +153,7 @@ def _embedding(module: nn.Embedding, shapes: Shapes) -> dict[str, object]:
     """Weight (vocabulary, width); the padding row moves up by the removed rows before it, and must not go itself."""
     rows, padding = shapes.kept("weight", 0), module.padding_idx
     if rows is not None and padding is not None:
-        at = (rows.keep == padding).nonzero().flatten().tolist()
+        at = (rows.positions == padding).nonzero().flatten().tolist()
         if not at:
             raise ShapeError(
                 "the padding row of an embedding cannot be removed while `padding_idx` names it.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self, SupportsIndex
 
@@ -20,6 +20,7 @@ from secateur.surgery.change import Change
 from secateur.surgery.edits import Do, Edit, carry_out
 from secateur.surgery.holders import follow, found_holders
 from secateur.surgery.positions import Keep
+from secateur.surgery.references import accounted_for
 from secateur.surgery.refusals import refuse_call
 from secateur.surgery.selection import Init
 from secateur.surgery.storage import Poison, Replace
@@ -92,9 +93,11 @@ class Transaction:
         """
         self._asked.resize(name, dim, keep)
 
-    def grow(self, name: str, *, dim: SupportsIndex, size: SupportsIndex, init: Init = None) -> None:
-        """Plan to append new positions to one dim; arguments and errors as for `grow_`."""
-        self._asked.grow(name, dim, size, init)
+    def grow(
+        self, name: str, *, dim: SupportsIndex, size: SupportsIndex, init: Init = None, at: Keep | None = None
+    ) -> None:
+        """Plan new positions of one dim; arguments and errors as for `grow_`."""
+        self._asked.grow(name, dim, size, init, at)
 
     def tensor(self, name: str) -> Tensor:
         """The parameter or buffer that a name means: for a computed weight, the one that it is made from."""
@@ -111,8 +114,7 @@ class Transaction:
     def commit(self) -> None:
         """Compute everything, then change everything; called by the end of the ``with`` block."""
         refuse_call()
-        changes = self._asked.changes()
-        edits = self._edits(changes) if changes else []
+        edits = self._edits() if self._asked.is_anything else []
         carry_out([*edits, *self._also])
         self._forget()
 
@@ -121,17 +123,28 @@ class Transaction:
         self._asked.forget()
         self._also.clear()
 
-    def _edits(self, changes: Sequence[Change]) -> list[Edit]:
+    def _edits(self) -> list[Edit]:
         """All edits in the order in which they are done, computed in full."""
+        alone = accounted_for(self._modules(), self._optimizers)  # first, as changes refer to their tensors
+        changes = self._asked.changes()
         refuse_unheld(self._optimizers, changes)
         edits = self._asked.edits()
         for copy in self._copies:
             edits += follow(copy, changes)
         everywhere = [edit.change for edit in edits if isinstance(edit, Replace)]
-        nodes = live_nodes(self._optimizers, everywhere)
+        poison = [] if alone.issuperset(id(change.tensor) for change in everywhere) else [self._poison(everywhere)]
         for optimizer in self._optimizers:
             edits += follow(optimizer, everywhere)
         passed = {id(copy) for copy in self._copies}
         for obj, its_changes in found_holders(everywhere):
             edits += follow(obj, its_changes) if id(obj) not in passed else []
-        return [Poison(everywhere, nodes), *edits, Do(torch.clear_autocast_cache)]
+        return [*poison, *edits, Do(torch.clear_autocast_cache)]
+
+    def _modules(self) -> Iterator[nn.Module]:
+        """The modules of the model and of its copies."""
+        roots = (self._asked.model, *(copy for copy in self._copies if isinstance(copy, nn.Module)))
+        return (module for root in roots for module in root.modules())
+
+    def _poison(self, changes: Sequence[Change]) -> Poison:
+        """The edit for live graphs, from a search that finds nothing that was not passed."""
+        return Poison(changes, live_nodes(self._optimizers, changes))

@@ -54,6 +54,8 @@ def put(g: Draw, *, masks: bool) -> Case:
         mask = g.mask(*g.choose([(n,), (n, m), (n, m, k)]))
         taken = g.real(n, m, k)[mask]
         chosen, shapes = [mask], [(), tuple(taken.shape), tuple(taken.shape[1:])]
+    elif masks and g.pick(0, 1):
+        chosen, shapes = [None, g.mask(*g.choose([(m,), (m, k)]))], [(), (1,), (1, 1)]
     return Case((g.real(n, m, k), chosen, g.real(*g.choose(shapes)), bool(g.pick(0, 1))))
 
 

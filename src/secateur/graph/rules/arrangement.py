@@ -83,7 +83,7 @@ def roll(call: Call) -> list[Dims]:
     """Move positions by fixed distances, so that none can go from the dims that move."""
     dims = call.dims(call.args[0])
     for d in call.arg("dims") or range(len(dims)):
-        call.block(dims[d], f"{call.name} moves its positions by a distance that is written in the code")
+        call.block_if_used(dims[d], f"{call.name} moves its positions by a distance that is written in the code")
     return [dims]
 
 
@@ -117,5 +117,5 @@ def channel_shuffle(call: Call) -> list[Dims]:
     """Channels (g, c) become (c, g)."""
     dims, labels = call.dims(call.args[0]), call.labels
     group, each = labels.split(labels.merge(dims[1]), call.arg("groups"))
-    call.capture.groups_of(call, group)
+    call.capture.groups_of(group)
     return [(dims[0], labels.tidy((each, group)), *dims[2:])]

@@ -138,15 +138,17 @@ def convolution(call: Call) -> list[Dims]:
         call.block(dim, "it is a position in a convolution's window")
     for dim in inputs[2:]:
         call.block(dim, "it is a position in an image")
+    group: Dim = ()
     if groups == 1:
         out, contracted = kernel[:2] if not transposed else kernel[1::-1]
         call.equal(inputs[1], contracted)
     else:
         out = grouped_channels(call, inputs[1], kernel, groups, transposed=transposed)
+        group = call.labels.split(call.labels.merge(inputs[1]), groups)[:1]
     if isinstance(bias, Tensor):
         call.equal(out, call.dims(bias)[0])
     image = call.labels.fixed_dims(call.out.shape[2:])
-    call.capture.multiplied(inputs[0], *kernel, *(inputs[2:] if transposed else image))
+    call.capture.multiplied(inputs[0], *kernel, *(inputs[2:] if transposed else image), groups=group)
     return [(inputs[0], out, *image)]
 
 
@@ -159,5 +161,5 @@ def grouped_channels(call: Call, channels: Dim, kernel: Dims, groups: int, *, tr
     rows = labels.tidy((rest,))
     contracted, produced = (kernel[1], rows) if not transposed else (rows, kernel[1])
     labels.equal(labels.tidy((each,)), contracted)
-    call.capture.groups_of(call, group)
+    call.capture.groups_of(group)
     return labels.tidy((own_group, *produced))

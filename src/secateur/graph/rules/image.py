@@ -123,7 +123,7 @@ def position_sensitive_roi(call: Call) -> list[Dims]:
     channel, window = labels.split(labels.merge(dims[1]), call.outputs[0].shape[1])
     for dim in (dims[0], *dims[2:], boxes[1], (window,)):
         call.block(dim, "boxes give numbers of its positions")
-    call.block(dims[1], f"{call.name} gives the number of a position", 1)
+    call.block_if_used(dims[1], f"{call.name} gives the number of a position", 1)
     out = (boxes[0], labels.tidy((channel,)))
     return [(*out, *labels.fixed_dims(result.shape[2:])) for result in call.outputs]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from secateur.graph.call import Call
 from secateur.graph.labels import Dim, Dims, size_of
 from secateur.graph.rules._table import rule
+from secateur.graph.slicing import Cut
 
 __all__: list[str] = []
 
@@ -105,9 +106,9 @@ def select(call: Call) -> list[Dims]:
     d = call.arg("dim") % len(dims)
     size = size_of(dims[d])
     start, stop = (0, index + 1) if index >= 0 else (size + index, size)
-    if call.follows(index):
-        start, stop = 0, size
-    _hold_range(call, dims[d], start, stop, "one position of it is taken by number")
+    (is_literal,) = call.capture.cut_of("select", d, 1).literal
+    hold = call.block_if_used if index in (0, -1) else call.block  # the first and the last are always there
+    hold((call.labels.span(dims[d], start, stop),) if is_literal else dims[d], "one position of it is taken by number")
     return [(*dims[:d], *dims[d + 1 :])]
 
 
@@ -120,17 +121,18 @@ def slice_(call: Call) -> list[Dims]:
     dims = call.dims(call.args[0])
     d = call.arg("dim") % len(dims)
     dim, size, step = dims[d], size_of(dims[d]), call.arg("step")
+    cut = call.capture.cut_of("slice", d, 3)
     given = call.arg("start") or 0, call.arg("stop", call.arg("end"))
     start, stop = (_position(bound, size) for bound in (given[0], size if given[1] is None else given[1]))
     if len(range(start, stop, step)) == size:
         return [dims]
     if step > 1:
-        return [_with(dims, d, _strided(call, dim, start, stop))]
+        return [_with(dims, d, _strided(call, dim, start, stop, cut))]
     part = call.labels.part(dim, start, stop)
-    for bound, position in zip(given, (start, stop), strict=True):
-        if bound and not _is_end(bound, size) and not call.follows(bound):
-            first, last = (0, position) if bound > 0 else (position, size)
-            _hold_range(call, dim, first, last, "a part of it is cut out at a boundary that is written in the code")
+    for k, (bound, position) in enumerate(zip(given, (start, stop), strict=True)):
+        if bound and not _is_end(bound, size) and not (cut.follows[k] or call.follows(bound)):
+            counted = call.labels.part(dim, *((0, position) if bound > 0 else (position, size)))
+            call.block(counted if cut.literal[k] else dim, cut.why(k))
     return [_with(dims, d, part)]
 
 
@@ -144,17 +146,11 @@ def _is_end(bound: int | None, size: int) -> bool:
     return bound is None or bound > size
 
 
-def _hold_range(call: Call, dim: Dim, start: int, stop: int, why: str) -> None:
-    """Keep what a number in the code counts: these positions if it is known to be a literal, else all."""
-    if not call.capture.trusts_literals:
-        start, stop = 0, size_of(dim)
-    call.block(call.labels.part(dim, start, stop), why)
-
-
-def _strided(call: Call, dim: Dim, start: int, stop: int) -> Dim:
+def _strided(call: Call, dim: Dim, start: int, stop: int, cut: Cut) -> Dim:
     """Every so many positions: (n/k, k) if all of the dim is taken apart so, else nothing can go."""
     size, step = size_of(dim), call.arg("step")
-    if start < step and stop == size and size % step == 0:
+    known = cut.literal[2] or not cut.site  # of a step that nobody has seen in the code, torch itself is the author
+    if known and start < step and stop == size and size % step == 0:
         outer, inner = call.labels.split(call.labels.merge(dim), size // step)
         call.block((inner,), f"{call.name} takes one of every {step} positions")
         return call.labels.tidy((outer,))

@@ -55,8 +55,17 @@ def index(call: Call) -> list[Dims]:
 
 @rule("aten.index_put", "aten.index_put_", "aten._unsafe_index_put", "aten._index_put_impl_")
 def index_put(call: Call) -> list[Dims]:
-    """``source[indices] = values``, the values broadcast."""
+    """``source[indices] = values``, the values broadcast.
+
+    One value where a mask says so (``x[x < 0] = 0``) goes position by position, as ``masked_fill`` does.
+    """
     dims, values = call.dims(call.args[0]), call.arg("values")
+    chosen = [(at, number) for at, number in enumerate(call.arg("indices")) if number is not None]
+    if values.numel() == 1 and len(chosen) == 1 and _is_mask(chosen[0][1]):
+        ((at, mask),) = chosen
+        for mine, theirs in zip(dims[at : at + mask.dim()], call.dims(mask), strict=True):
+            call.equal(mine, theirs)
+        return [dims]
     taken = _taken(call, dims, call.arg("indices"), like=values)
     shape = tuple(size_of(dim) for dim in taken)
     own = call.dims(values)[max(0, values.dim() - len(shape)) :]  # leading dims of size 1 may be too many

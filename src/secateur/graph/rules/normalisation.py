@@ -51,19 +51,19 @@ def group_norm(call: Call) -> list[Dims]:
         call.mix(dim)
     for tensor in call.inputs[1:]:
         call.equal(dims[1], call.dims(tensor)[0])
-    call.capture.groups_of(call, group)
+    call.capture.groups_of(group)
     return [dims, *[(dims[0], labels.tidy((group,)))] * (len(call.outputs) - 1)]
 
 
 @rule("aten._weight_norm_interface")
 def weight_norm(call: Call) -> list[Dims]:
-    """``v * (g / |v|)``: the norm is over all dims but one, along which g has the same positions."""
+    """``v * (g / |v|)``: the norm is over all dims but one, along which g has the same positions.
+
+    Positions of the others go without a trace: surgery changes g by what the norm loses.
+    """
     dims, lengths = (call.dims(tensor) for tensor in call.args[:2])
     kept = call.arg("dim") % len(dims)
     call.equal(dims[kept], lengths[kept] if len(lengths) == len(dims) else lengths[0])
-    for d, other in enumerate(dims):
-        if d != kept:
-            call.mix(other)
     return [dims, lengths]
 
 

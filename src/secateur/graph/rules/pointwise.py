@@ -82,5 +82,5 @@ def triangle(call: Call) -> list[Dims]:
     """Zero one side of a diagonal, which would shift with the positions of the last two dims."""
     dims = call.dims(call.args[0])
     for dim in dims[-2:]:
-        call.block(dim, f"{call.name} compares the numbers of its positions")
+        call.block_if_used(dim, f"{call.name} compares the numbers of its positions")
     return [dims]

@@ -41,7 +41,7 @@ def reduce_to_one(call: Call) -> list[Dims]:
     for d in reduced:
         call.mix(dims[d])
         if number is not None:
-            call.block(dims[d], f"{call.name} gives the number of a position", number)
+            call.block_if_used(dims[d], f"{call.name} gives the number of a position", number)
         if call.name == "aten.kthvalue":
             call.block(dims[d], f"{call.name} counts its positions")
     return _without(call, dims, reduced)
@@ -84,7 +84,7 @@ def along(call: Call) -> list[Dims]:
         if not _is_neutral(call):
             call.mix(dim)
         if len(call.outputs) > 1:
-            call.block(dim, f"{call.name} gives the number of a position", 1)
+            call.block_if_used(dim, f"{call.name} gives the number of a position", 1)
     return [dims] * len(call.outputs)
 
 

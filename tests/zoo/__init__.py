@@ -1,0 +1,1 @@
+"""Real models of other libraries, on which the analysis is tried: see `catalogue` and `check`."""
