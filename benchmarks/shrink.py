@@ -14,10 +14,13 @@ import argparse
 import copy
 import importlib.util
 import resource
+import signal
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +29,11 @@ from torch import nn
 import secateur
 
 MODELS = ("resnet50", "vit_b_16", "densenet121", "efficientnet_b0", "swin_t")
-LIMIT = 120.0
-"""Seconds after which Torch-Pruning is stopped."""
+LIMIT = 60.0
+"""Seconds of CPU time after which Torch-Pruning is stopped."""
+
+MEMORY = 6 * 2**30
+"""Bytes that it may take on top of what is there already."""
 
 
 def build(name: str) -> tuple[nn.Module, torch.Tensor]:
@@ -66,11 +72,32 @@ def by_torch_pruning(model: nn.Module, images: torch.Tensor) -> None:
     import torch_pruning
 
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
-    pruner = torch_pruning.pruner.MetaPruner(
-        model, images, torch_pruning.importance.MagnitudeImportance(p=2), pruning_ratio=0.5, ignored_layers=[last]
-    )
-    pruner.step()
+    with limited():
+        pruner = torch_pruning.pruner.MetaPruner(
+            model, images, torch_pruning.importance.MagnitudeImportance(p=2), pruning_ratio=0.5, ignored_layers=[last]
+        )
+        pruner.step()
     forward(model, images)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Stop what takes longer than `LIMIT` or more than `MEMORY`, with an error."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"no end after {LIMIT:.0f} s")
+
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    handler = signal.signal(signal.SIGPROF, stop)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, most))
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
+        signal.signal(signal.SIGPROF, handler)
 
 
 def measure(name: str, rounds: int, ways: dict[str, Callable[[nn.Module, torch.Tensor], None]]) -> dict[str, Any]:
@@ -84,7 +111,7 @@ def measure(name: str, rounds: int, ways: dict[str, Callable[[nn.Module, torch.T
                 fresh = model if work is forward else copy.deepcopy(model)
                 try:
                     found[way].append(seconds(lambda work=work, fresh=fresh: work(fresh, images)))  # type: ignore[misc]
-                except Exception as error:
+                except Exception as error:  # Torch-Pruning fails on some of them; the table says how
                     found[way] = f"{type(error).__name__}: {' '.join(str(error).split())[:60]}"
     return {way: statistics.median(value) if isinstance(value, list) else value for way, value in found.items()}
 

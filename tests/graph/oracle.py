@@ -232,7 +232,7 @@ def check(
         gone = solution.removed(_choose(solution, [*dims, *results], untouched, pick))
         after = After(
             [tuple(int(solution.kept(d, gone).sum()) if d else 1 for d in own) for own in results],
-            int(solution.kept((capture.groups[-1][1],), gone).sum()) if capture.groups else 1,
+            int(solution.kept((capture.groups[-1],), gone).sum()) if capture.groups else 1,
         )
         zeroed = [_zeroed(t, own, solution, gone) if values else t for t, own in zip(originals, dims, strict=True)]
         cut = [_cut(t, own, solution, gone) for t, own in zip(originals, dims, strict=True)]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from secateur._errors import UnsupportedError
 from secateur.graph import analyze
-from secateur.graph.pretend import Shapes, run_without
+from secateur.graph.pretend import Foreseen, run_without
 from secateur.graph.trace import call_with, undisturbed
 from secateur.shrink import plan_of
 
@@ -96,8 +96,8 @@ def test_shapes_of_the_smaller_model_are_those_predicted_and_of_another_are_not(
     coupling = analyze(model, x)
     units = coupling.groups[0].units[:4]
     smaller = plan_of(model, coupling, units).apply_(copy.deepcopy(model))
-    for tried, wrong in ((smaller, None), (model, "aten.t gave (5, 12) where (5, 8) was predicted (result 1)")):
-        shapes = Shapes(coupling, units)
+    for tried, wrong in ((smaller, ""), (model, "aten.t gave (5, 12) where (5, 8) was predicted (result 1)")):
+        shapes = Foreseen(coupling, units)
         with undisturbed(tried), shapes:
             call_with(tried, x)
         assert shapes.compared > 0

@@ -312,3 +312,51 @@ def test_groups_of_a_convolution_follow_the_attribute() -> None:
     traced = trace(model, [torch.randn(1, 3, 5, 5)])
     ties = [tie for tie in traced.ties if isinstance(tie.source, Attribute) and tie.source.name == "groups"]
     assert [(tie.source.label, sum(axis.size for axis in tie.dim)) for tie in ties] == [("1", 4)]
+
+
+class Scale(nn.Module):
+    """A scale for each channel that stores the shape under which it is used, ones included."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.shape = (channels, 1, 1)
+        self.scale = nn.Parameter(torch.randn(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale.view(self.shape)
+
+
+def test_stored_shapes_with_ones_follow() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), Scale(8), nn.Conv2d(8, 2, 1)).double()
+    x = torch.randn(1, 3, 2, 2, dtype=torch.float64)
+    coupling = analyze(model, x)
+    (group,) = coupling.groups
+    reference = zeroed(model, coupling, group.units[:3])
+    cut_(model, coupling, group.units[:3])
+    assert model[1].shape == (5, 1, 1)
+    torch.testing.assert_close(model(x), reference(x))
+
+
+class Thirds(nn.Module):
+    """Parts of a bias that are told by its number of elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.bias, self.b = nn.Linear(4, 12, bias=False), nn.Parameter(torch.randn(12)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.bias.clone()
+        length = bias.numel() // 3
+        bias[length : 2 * length].zero_()
+        x = (self.a(x) + bias).view(len(x), 3, -1)
+        return self.b(x[:, 0] * x[:, 1] + x[:, 2])
+
+
+def test_numbers_of_elements_follow() -> None:
+    model, x = Thirds().double(), torch.randn(2, 4, dtype=torch.float64)
+    coupling = analyze(model, x)
+    (group,) = coupling.groups
+    assert len(group.units) == 4
+    reference = zeroed(model, coupling, group.units[1:3])
+    cut_(model, coupling, group.units[1:3])
+    torch.testing.assert_close(model(x), reference(x))

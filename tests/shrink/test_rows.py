@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateur.graph import analyze
 from secateur.shrink import l2, plan_of, plan_shrink
@@ -104,3 +106,76 @@ def test_heads_and_columns_go_together() -> None:
     assert plan.verify(model, x).is_right
     smaller = plan.apply_(copy.deepcopy(model))
     assert (smaller.num_heads, smaller.head_dim, smaller.q.out_features) == (3, 2, 6)
+
+
+class Fused(nn.Module):
+    """Attention with one projection for queries, keys and values, cut into three and then into heads."""
+
+    def __init__(self, heads: int = 4, width: int = 6) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.inner = heads, width, heads * width
+        self.qkv, self.o = nn.Linear(8, 3 * self.inner), nn.Linear(self.inner, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q, k, v = (
+            part.view(b, n, self.num_heads, self.head_dim).transpose(1, 2)
+            for part in self.qkv(x).split(self.inner, dim=-1)
+        )
+        y = torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+        return self.o(y.transpose(1, 2).reshape(b, n, self.inner))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_inside_a_fused_projection_go_head_by_head_and_are_verified(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = Fused().double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    plan = plan_shrink(model, x, sparsity=0.5)
+    stay = [set(row) for row in (plan.keep["qkv.weight"][0][:6].view(2, 3) % 6).tolist()]
+    assert plan.verify(model, x).is_right
+    if seed == 0:
+        assert stay[0] != stay[1]
+    smaller = plan.apply_(copy.deepcopy(model))
+    assert smaller.qkv.out_features == 3 * 2 * 3
+    assert smaller(x).shape == (2, 5, 5)
+
+
+def ragged(self: Heads, x: Tensor) -> Tensor:
+    return self.o(self.q(x).view(len(x), self.num_heads, self.head_dim).flatten(1))
+
+
+class Ragged(Heads):
+    """Rows and columns of one product, both of which can go, and nothing else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ragged(self, x)
+
+
+class Rotated(Heads):
+    """Columns that are tied in pairs in each head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x).view(len(x), self.num_heads, self.head_dim)
+        a, b = q.chunk(2, -1)
+        return self.o((q + torch.cat([-b, a], -1)).flatten(1))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "rows and columns": (lambda: Ragged(plain, heads=4, width=8), (3, 8)),
+    "pairs": (lambda: Rotated(plain, heads=3, width=4), (3, 8)),
+    "encoder layer": (lambda: nn.TransformerEncoderLayer(24, 3, 32, batch_first=True), (2, 5, 24)),
+    "encoder layer of four heads": (lambda: nn.TransformerEncoderLayer(32, 4, 32), (5, 2, 32)),
+    "grouped": (lambda: Heads(grouped, heads=6, width=6, groups=3), (2, 5, 8)),
+}
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("sparsity", [0.3, 0.5])
+@pytest.mark.parametrize("model", MODELS)
+def test_heads_and_columns_go_together_in_all_kinds(model: str, sparsity: float, by_row: bool) -> None:
+    torch.manual_seed(0)
+    build, shape = MODELS[model]
+    full, x = build().double().eval(), torch.randn(shape, dtype=torch.float64)
+    plan = plan_shrink(full, x, sparsity=sparsity, by_row=by_row)
+    assert plan.verify(full, x).is_right
+    assert plan.apply_(full, tried_on=x)(x).isfinite().all()

@@ -174,6 +174,20 @@ def test_optimizer_that_shares_containers_of_a_known_one_means_doubt(
     assert other is not optimizer
 
 
+@pytest.mark.parametrize(
+    "container",
+    [lambda model: model.lstm._flat_weights, lambda model: model.lstm._parameters.values()],
+    ids=["list of weights", "view of a table"],
+)
+def test_optimizer_that_holds_a_container_of_the_model_means_doubt(container: Callable[[Net], Any]) -> None:
+    model = Net()
+    other = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    other.param_groups[0]["params"] = container(model)
+    assert not is_alone(model, "lstm.weight_ih_l0")
+    assert is_alone(model, "body.weight")
+    assert len(other.param_groups) == 1
+
+
 def test_container_that_two_modules_share_is_counted_once() -> None:
     model = nn.Sequential(nn.Linear(3, 3))
     model.append(copy.copy(model[0]))  # the same tables of parameters

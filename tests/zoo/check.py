@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import secateur
 from secateur.graph.capture import tensors_in
 from secateur.graph.coupling import Coupling, Group
-from secateur.graph.pretend import Shapes, run_without
+from secateur.graph.pretend import Foreseen, run_without
 from secateur.graph.trace import call_with, named_tensors, undisturbed
 from secateur.shrink import ShrinkPlan, plan_of
 from secateur.shrink.composing import fitting
@@ -116,7 +116,7 @@ def _compare(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, unit
         expected = _floats(interface(run_without(copy.deepcopy(model), inputs, coupling, units)))
         full, scalars = _watched(model, inputs, Numbers())
         small = plan.apply_(copy.deepcopy(model))
-        found, shapes = _watched(small, inputs, Shapes(coupling, units))
+        found, shapes = _watched(small, inputs, Foreseen(coupling, units))
         _, after = _watched(small, inputs, Numbers())
     full, found = _floats(interface(full)), _floats(interface(found))
     scale = max([float(t.abs().max()) for t in full if t.numel()], default=0.0) or 1.0
@@ -124,7 +124,7 @@ def _compare(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, unit
     outcome.moved = distance(full, expected) / scale
     numbers = differing(scalars.used, after.used)
     tolerance = 1e3 * max(torch.finfo(t.dtype).eps for t in full)
-    if shapes.wrong is not None:
+    if shapes.wrong:
         outcome.status, outcome.note = "wrong", shapes.wrong
     elif not outcome.error <= tolerance:
         outcome.status, outcome.note = "wrong", f"differs from the reference; numbers {list(numbers[:3])}"

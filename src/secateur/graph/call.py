@@ -20,6 +20,8 @@ __all__ = ["Call", "Kind", "Rule", "operands", "tensors_in"]
 
 def tensors_in(tree: object) -> list[Tensor]:
     """All tensors in nested lists, tuples, dicts and registered containers."""
+    if isinstance(tree, Tensor):
+        return [tree]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 

@@ -23,6 +23,7 @@ from secateur.graph.call import Call, Kind, Rule, operands, tensors_in
 from secateur.graph.costs import Activation, Product
 from secateur.graph.labels import Axis, Dim, Dims, Labels, size_of
 from secateur.graph.memory import geometry_of, storage_of
+from secateur.graph.scalars import scalars_of
 from secateur.graph.slicing import Cut
 from secateur.graph.zeros import gives_clean, is_free, spoiled
 
@@ -38,6 +39,7 @@ class Ran(NamedTuple):
         inputs: Dims of its tensors, before it.
         outputs: Dims of its results, after it.
         mixed: Dims whose positions it combines.
+        scalars: Floating-point scalars that it was given.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Ran(NamedTuple):
     inputs: tuple[Dims, ...]
     outputs: tuple[Dims, ...]
     mixed: tuple[Dim, ...]
+    scalars: tuple[float, ...]
 
 
 class _Held(NamedTuple):
@@ -277,7 +280,8 @@ class Capture(TorchDispatchMode):
         if not clean:
             self._dirty.update(self._record(tensor).memory for tensor in written)
         after = tuple(record.dims for record in made)
-        self.ran.append(Ran(kind.name, kind.rule, before, after, tuple(dim for dim, _ in self.mixed[mixing:])))
+        mixed = tuple(dim for dim, _ in self.mixed[mixing:])
+        self.ran.append(Ran(kind.name, kind.rule, before, after, mixed, scalars_of(kind.name, args, kwargs, out)))
         self._follow_weights(kind, records, made, is_product=len(self.products) > products)
 
     def _settle(self, kind: Kind, call: Call, results: Sequence[Dims], written: Iterable[Tensor]) -> None:
@@ -300,9 +304,7 @@ class Capture(TorchDispatchMode):
             writes.append(record.key)
         step.writes = (*writes, *self._keys(written))
 
-    def _follow_weights(
-        self, kind: Kind, read: Iterable[_Record], made: Iterable[_Record], *, is_product: bool
-    ) -> None:
+    def _follow_weights(self, kind: Kind, read: list[_Record], made: list[_Record], *, is_product: bool) -> None:
         """Note which tensors of the model, or what is computed from them alone, a layer reads as its weights."""
         memories = [record.memory for record in read if _holds_values(record.tensor())]  # and not indices of such
         if is_product or kind.name in _LAYERS:

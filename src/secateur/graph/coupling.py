@@ -23,9 +23,11 @@ from secateur.graph.provenance import Attribute
 from secateur.graph.reconciling import reconciled
 from secateur.graph.sizing import Sizing, settle
 from secateur.graph.solve import FIXED, Solution
-from secateur.graph.trace import Inputs, trace
+from secateur.graph.trace import Inputs, named_tensors, trace
 
 __all__ = ["Coupling", "Group", "Kept", "analyze"]
+
+_MOST_COUNTERS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +123,19 @@ class Coupling:
                         found[name, d] = kept
         return found
 
+    @cached_property
+    def _counters(self) -> dict[tuple[int, ...], Counter]:
+        """Those that were asked for last, since several things are counted of one choice."""
+        return {}
+
     def counter(self, units: Iterable[int] = ()) -> Counter:
         """How many positions dims keep when these units are gone."""
-        return Counter(self.solution, self.solution.removed(units))
+        key = tuple(units)
+        if key not in self._counters:
+            if len(self._counters) == _MOST_COUNTERS:
+                self._counters.clear()
+            self._counters[key] = Counter(self.solution, self.solution.removed(key))
+        return self._counters[key]
 
     def attributes(self, units: Iterable[int]) -> dict[Attribute, int]:
         """New values of the numbers in the code when these units go; only those that change."""
@@ -204,7 +216,8 @@ def analyze(
     for name in match(model, selectors) if selectors else ():
         for dim in traced.dims.get(name, ()):
             traced.labels.block(dim, "it is to be ignored")
-    sizing = settle(traced.labels, traced.ties, traced.values)
+    tensors = {id(tensor): traced.dims[name] for name, tensor in named_tensors(model).items()}
+    sizing = settle(traced.labels, traced.ties, traced.values, tensors)
     parameters = frozenset(name for name, _ in model.named_parameters())
     solution, groups = reconciled(
         traced.labels, sizing, lambda found: tuple(groups_of(model, traced.dims, found, parameters & traced.weights))

@@ -48,7 +48,7 @@ def _footprints(dims: Mapping[str, Dims], solution: Solution) -> tuple[Ids, Ids,
     for number, (name, d) in enumerate(places):
         dim = dims[name][d]
         total = int(np.prod([axis.size for axis in dim]))
-        for axis in dim:
+        for axis in dim if total else ():  # a tensor may hold nothing
             if axis.root not in known:
                 known[axis.root] = np.unique(leaves(solution, solution.classes(axis)), return_counts=True)
             units, found = known[axis.root]
@@ -86,17 +86,18 @@ def groups_of(
         return
     # a footprint is told by a sum of random numbers, one for each dim, times the positions there
     random = np.random.default_rng(0).integers(1, 2**62, size=len(places), dtype=np.uint64)
-    marks = np.zeros(len(solution.parents), dtype=np.uint64)
-    np.add.at(marks, unit, random[place] * count.astype(np.uint64))
     owns = np.zeros(len(solution.parents), dtype=bool)
     is_weight = np.array([name in weights for name, _ in places])
     owns[unit[is_weight[place]]] = True
-    order = np.lexsort((place, unit))
+    order = np.argsort(unit, kind="stable")  # places are in order already
     unit, place, count = unit[order], place[order], count[order]
-    starts = np.searchsorted(unit, np.arange(len(solution.parents) + 1))
+    first = np.flatnonzero(np.diff(unit, prepend=-1))
+    marks = np.zeros(len(solution.parents), dtype=np.uint64)
+    marks[unit[first]] = np.add.reduceat(random[place] * count.astype(np.uint64), first)
+    starts = np.append(0, np.cumsum(np.bincount(unit, minlength=len(solution.parents))))
 
     seen: dict[int, list[int]] = {}
-    owned = np.unique(unit[owns[unit]])
+    owned = np.flatnonzero(owns)
     for one, mark in zip(owned.tolist(), marks[owned].tolist(), strict=True):
         seen.setdefault(mark, []).append(one)
     footprints: dict[int, dict[tuple[str, int], int]] = {}

@@ -90,28 +90,32 @@ class Size(_Integer):
         value: The number.
         source: Where it comes from.
         watcher: Told what it is used for.
+        old: What it computes with as a value, if that is another number: a `PinnedSize` is watched.
     """
 
     source: Source
     watcher: Watcher | None
+    old: int
 
-    def __new__(cls, value: int, source: Source, watcher: Watcher | None = None) -> Self:
+    def __new__(cls, value: int, source: Source, watcher: Watcher | None = None, old: int | None = None) -> Self:
         """Make one."""
         made = super().__new__(cls, value)
         made.source = source
         made.watcher = watcher
+        made.old = int.__int__(made) if old is None else old
         return made
 
     def _combined(self, symbol: str, *operands: int) -> Any:
         """The result with its source."""
         value = OPERATIONS[symbol](*(int.__int__(operand) for operand in operands))
-        return Size(value, Expression(symbol, tuple(source_of(operand) for operand in operands)), self.watcher)
+        old = OPERATIONS[symbol](*(int.__int__(old_size(operand)) for operand in operands))
+        return Size(value, Expression(symbol, tuple(source_of(operand) for operand in operands)), self.watcher, old)
 
     def _value(self) -> int:
-        """The plain number, noted as one that becomes a value."""
+        """The number that it is as a value, noted as one that becomes a value."""
         if self.watcher is not None:
             self.watcher("value", self.source, 0)
-        return int.__int__(self)
+        return self.old
 
     def __eq__(self, other: object) -> bool:
         same = int.__eq__(self, other) if isinstance(other, int) else False
@@ -184,7 +188,7 @@ def _value_of(number: Any) -> Any:
 
 def old_size(number: Any) -> Any:
     """What a number was before positions went; itself if it is not pinned."""
-    return number.old if isinstance(number, PinnedSize) else number
+    return number.old if isinstance(number, PinnedSize | Size) else number
 
 
 def source_of(number: int) -> Source | int:

@@ -21,10 +21,11 @@ from secateur.graph.capture import Ran
 from secateur.graph.coupling import Coupling
 from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dim, Dims, size_of
+from secateur.graph.scalars import DATA, are_close, scalars_of
 from secateur.graph.solve import Solution
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
 
-__all__ = ["Pretence", "Shapes", "run_without"]
+__all__ = ["Foreseen", "Pretence", "run_without"]
 
 
 def run_without(
@@ -189,19 +190,26 @@ class Pretence(_Following):
         return args
 
 
-class Shapes(_Following):
-    """Compares the shapes of all results of the smaller model with those that the analysis predicts.
+class Foreseen(_Following):
+    """Compares every op of the smaller model with what the analysis foresees: shapes of results, and scalars.
+
+    Args:
+        coupling: The analysis.
+        units: Class numbers of the units that went.
 
     Attributes:
-        wrong: The first difference, None if there was none.
-        compared: Number of ops that were compared; where ops come in another order, comparing ends.
+        wrong: The first result of another shape, empty if there was none.
+        numbers: Ops that were given other scalars than in the full model; what follows an op that reads a scalar off a
+            tensor is not compared, since it depends on data.
+        compared: Number of results that were compared; where ops come in another order, comparing ends.
     """
 
     def __init__(self, coupling: Coupling, units: Iterable[int]) -> None:
         super().__init__(coupling.ran, _Staying(coupling.solution, units))
-        self.wrong: str | None = None
+        self.wrong = ""
+        self.numbers: list[str] = []
         self.compared = 0
-        self._in_step = True
+        self._in_step, self._by_data = True, False
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -214,15 +222,22 @@ class Shapes(_Following):
             step = self._next(func)
             self._in_step = step is not None and len(step.outputs) == len(results)
             if step is not None and self._in_step:
+                self._compare_scalars(step, scalars_of(step.name, args, kwargs, out))
                 for tensor, dims in zip(results, step.outputs, strict=True):
                     self._compare(step.name, tensor, dims)
         return out
+
+    def _compare_scalars(self, step: Ran, scalars: tuple[float, ...]) -> None:
+        """What one op was given."""
+        self._by_data |= step.scalars == DATA
+        if not self._by_data and len(scalars) == len(step.scalars) and not are_close(step.scalars, scalars):
+            self.numbers.append(f"{step.name}: {list(step.scalars)} -> {list(scalars)}")
 
     def _compare(self, name: str, tensor: Tensor, dims: Dims) -> None:
         """One result."""
         expected = _sizes(tensor, dims, self.staying.count)
         self.compared += 1
-        if self.wrong is None and tuple(tensor.shape) != expected:
+        if not self.wrong and tuple(tensor.shape) != expected:
             self.wrong = f"{name} gave {tuple(tensor.shape)} where {expected} was predicted (result {self.compared})"
 
 

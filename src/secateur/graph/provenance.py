@@ -93,18 +93,19 @@ class AttributeSizes:
             attributes[name] = old
         self._old.clear()
 
+    def _size(self, value: int, place: Attribute) -> Size:
+        """A stored number with its place."""
+        return Size(value, place, self._watcher, old_size(value))
+
     def _tracked(self, owner: object, label: str, name: str, value: Any) -> Any:
         """The value with sources, itself if it is no size."""
         if name.startswith("_") or name in _FLAGS:
             return value
         if _is_size(value):
-            return Size(value, Attribute(owner, label, name), self._watcher)
-        if type(value) in (tuple, list) and all(_is_size(entry, least=1) for entry in value):
-            entries = (
-                Size(entry, Attribute(owner, label, name, index), self._watcher) if _is_size(entry) else entry
-                for index, entry in enumerate(value)
-            )
-            return type(value)(entries) if any(_is_size(entry) for entry in value) else value
+            return self._size(value, Attribute(owner, label, name))
+        if type(value) in (tuple, list) and any(map(_is_size, value)) and all(_is_size(e, least=1) for e in value):
+            places = (Attribute(owner, label, name, index) for index in range(len(value)))
+            return type(value)(self._size(e, at) if _is_size(e) else e for e, at in zip(value, places, strict=True))
         return value
 
 

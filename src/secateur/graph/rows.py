@@ -100,12 +100,10 @@ def _columns(coupling: Coupling, group: Group) -> list[tuple[int, int, int, int]
     parents = coupling.solution.parents
     is_unit = np.zeros(len(parents) + 1, dtype=bool)
     is_unit[list(group.units)] = True
-    sides = is_unit[parents]  # FIXED looks at the last entry
-    children = np.nonzero(sides.any(axis=1))[0]
-    if sides[children].all(axis=1).any():
+    if is_unit[parents[:, 0]].any():  # FIXED looks at the last entry; what is a row somewhere is no column
         return []
-    column = np.where(sides[children, 0], parents[children, 0], parents[children, 1])
-    row = np.where(sides[children, 0], parents[children, 1], parents[children, 0])
+    children = np.nonzero(is_unit[parents[:, 1]])[0]
+    row, column = parents[children, 0], parents[children, 1]
     if (row == FIXED).any():
         return []
     known = set(row.tolist())
@@ -115,11 +113,13 @@ def _columns(coupling: Coupling, group: Group) -> list[tuple[int, int, int, int]
 
 def _outermost(parents: Ids, row: int, known: set[int]) -> int:
     """The row that a row is part of, where that has columns itself: of grouped queries, that of their keys."""
+    passed = {row}
     while True:
         above = [parent for parent in parents[row].tolist() if parent in known]
-        if len(above) != 1:
+        if len(above) != 1 or above[0] in passed:
             return row
         row = above[0]
+        passed.add(row)
 
 
 _NO_COLUMN, _ALONE = -1, -2

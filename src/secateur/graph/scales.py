@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from secateur.graph.labels import Axis, Dim, Labels
+from torch import nn
+
+from secateur.graph.labels import Axis, Dim, Dims, Labels, size_of
 from secateur.graph.sources import Attribute, DimSize, Source, key_of, sources_in
 from secateur.graph.watching import Tie, Used
 
@@ -19,7 +21,11 @@ _WHY = "the code computes with its size (a scale), so another size is another fu
 
 
 def settle_values(
-    labels: Labels, values: Iterable[Used], attributes: Mapping[Attribute, Dim], derived: Sequence[Tie]
+    labels: Labels,
+    values: Iterable[Used],
+    attributes: Mapping[Attribute, Dim],
+    derived: Sequence[Tie],
+    tensors: Mapping[int, Dims],
 ) -> frozenset[Attribute]:
     """Block the dims whose sizes are values.
 
@@ -28,6 +34,7 @@ def settle_values(
         values: Sizes that the code uses as values.
         attributes: Dims that attributes stand for.
         derived: Expressions and the dims whose sizes they give.
+        tensors: Labels of the model's tensors, by their ids.
 
     Returns:
         The attributes that go on as the old number where they are values.
@@ -35,7 +42,7 @@ def settle_values(
     pinned: set[Attribute] = set()
     mixed: set[Attribute] = set()
     held: list[Dim] = []
-    known = _Known(labels, attributes, derived)
+    known = _Known(labels, attributes, derived, tensors)
     for used in values:
         leaves = list(sources_in(used.source))
         of_attributes = {leaf for leaf in leaves if isinstance(leaf, Attribute)}
@@ -45,7 +52,7 @@ def settle_values(
             mixed |= of_attributes
             held += known.dims_of(used.source)
     # a pinned number in an expression with a shape would be the old one, the shape the new one
-    held += [attributes[attribute] for attribute in pinned & mixed if attribute in attributes]
+    held += [dim for attribute in pinned & mixed for dim in known.dims_of(attribute)]
     for dim in held:
         labels.block(dim, _WHY)
     return frozenset(pinned)
@@ -54,10 +61,17 @@ def settle_values(
 class _Known:
     """Which dims' sizes an expression comes to."""
 
-    def __init__(self, labels: Labels, attributes: Mapping[Attribute, Dim], derived: Sequence[Tie]) -> None:
+    def __init__(
+        self,
+        labels: Labels,
+        attributes: Mapping[Attribute, Dim],
+        derived: Sequence[Tie],
+        tensors: Mapping[int, Dims],
+    ) -> None:
         self._labels = labels
         self._attributes = attributes
         self._derived = derived
+        self._tensors = tensors
 
     def dims_of(self, source: Source | int) -> list[Dim]:
         """Dims such that the value stays as long as none of their sizes changes."""
@@ -66,7 +80,7 @@ class _Known:
         if isinstance(source, DimSize):
             return [source.dim]
         if isinstance(source, Attribute):
-            return [self._attributes[source]] if source in self._attributes else []
+            return [self._attributes[source]] if source in self._attributes else self._recorded(source)
         for tie in self._derived:
             if key_of(tie.source) == key_of(source):
                 return [tie.dim]
@@ -74,6 +88,15 @@ class _Known:
         if quotient is not None:
             return [quotient]
         return [dim for operand in source.operands for dim in self.dims_of(operand)]
+
+    def _recorded(self, attribute: Attribute) -> list[Dim]:
+        """Dims of a torch.nn layer's tensors whose size it may have recorded there (``Linear.out_features``)."""
+        layer = attribute.owner
+        if not isinstance(layer, nn.Module) or not any(_is_layer(kind) for kind in type(layer).__mro__):
+            return []
+        tensors = (*layer.parameters(), *layer.buffers())
+        dims = (dim for tensor in tensors for dim in self._tensors.get(id(tensor), ()))
+        return [dim for dim in dims if size_of(dim) == attribute.value]
 
     def _quotient(self, whole: Source | int, part: Source | int) -> Dim | None:
         """The axes of one size that are not those of another; None if the other's are not among them."""
@@ -94,3 +117,8 @@ class _Known:
             dim: Dim = source.dim
             return dim
         return self._attributes.get(source) if isinstance(source, Attribute) else None
+
+
+def _is_layer(kind: type) -> bool:
+    """Whether a class is one of torch's own layers."""
+    return kind is not nn.Module and kind.__module__.startswith("torch.nn.modules.")

@@ -51,16 +51,24 @@ class Solution:
         units: Flags = (self.parents[:, 0] == FIXED) & (self.parents[:, 1] == FIXED) & ~self.blocked
         return units
 
+    @cached_property
+    def _products(self) -> tuple[Ids, Ids, Ids]:
+        """The classes that depend on others, and the two that each of them depends on."""
+        products = np.nonzero((self.parents != FIXED).any(axis=1))[0]
+        outer, inner = self.parents[products].T.copy()
+        return products, outer, inner
+
     def removed(self, units: Iterable[int]) -> Flags:
         """Which classes go when these units go, shape (classes,)."""
         gone = np.zeros(len(self.parents) + 1, dtype=bool)  # the last entry stands for FIXED
         gone[list(units)] = True
+        products, outer, inner = self._products
         while True:
-            following = gone[self.parents[:, 0]] | gone[self.parents[:, 1]]
-            if not (following & ~gone[:-1]).any():
+            following = gone[outer] | gone[inner]
+            if not (following & ~gone[products]).any():
                 kept: Flags = gone[:-1]
                 return kept
-            gone[:-1] |= following
+            gone[products] |= following
 
     def classes(self, axis: Axis) -> Ids:
         """Class of every position of an axis, FIXED where it has no label."""

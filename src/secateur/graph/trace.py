@@ -19,6 +19,7 @@ from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dim, Dims, Labels
 from secateur.graph.provenance import AttributeSizes
 from secateur.graph.rules import rule_for
+from secateur.graph.siblings import reached_siblings
 from secateur.graph.watching import Tie, Used, Watch
 
 __all__ = ["Inputs", "Traced", "call_with", "named_tensors", "trace", "undisturbed"]
@@ -110,10 +111,20 @@ def trace(
     traced = Traced(labels, dims, [], [], [], [], set())
     for inputs in runs:
         _run(model, inputs, tensors, traced, fixed_outputs, free_inputs=free_inputs)
-    for name in tensors.keys() - traced.touched:
-        for dim in dims[name]:
-            labels.block(dim, "no example input reached it")
+    _settle_unreached(model, tensors, traced)
     return traced
+
+
+def _settle_unreached(model: nn.Module, tensors: Mapping[str, Tensor], traced: Traced) -> None:
+    """What no input has reached is cut like its siblings that were; where there is none, it stays."""
+    unreached = [name for name in tensors if name not in traced.touched]
+    siblings = dict(reached_siblings(model, tensors, unreached, traced.touched))
+    for name in unreached:
+        for d, dim in enumerate(traced.dims[name]):
+            if name in siblings:
+                traced.labels.equal(dim, traced.dims[siblings[name]][d])
+            else:
+                traced.labels.block(dim, "no example input reached it")
 
 
 def _refuse(model: nn.Module) -> None:

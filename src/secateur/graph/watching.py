@@ -184,7 +184,7 @@ class Watch(TorchFunctionMode):
 
 def _follows(number: object) -> bool:
     """Whether a number will be another one when the size that it stands for has changed."""
-    return isinstance(number, Size) or number == -1
+    return isinstance(number, Size) or (isinstance(number, int) and number == -1)
 
 
 Given = Callable[[tuple[Any, ...], dict[str, Any]], Sequence[object]]
@@ -216,6 +216,18 @@ def _one_from(position: int, name: str) -> Given:
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _CUTS = frozenset({"__getitem__", "__setitem__", "narrow"})
+
+
+def _between_boundaries(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[object]:
+    """Sizes of the parts of ``tensor_split``, which takes where parts end; the last part is what is left."""
+    found = next((kwargs[name] for name in ("indices_or_sections", "indices", "sections") if name in kwargs), None)
+    found = args[1] if len(args) > 1 else found
+    if not isinstance(found, list | tuple):
+        return [-1]
+    starts = [0, *found[:-1]]
+    return [*(end - start for start, end in zip(starts, found, strict=True)), -1]
+
+
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _ARITHMETIC = frozenset(
     (
@@ -236,7 +248,7 @@ _PARTS: dict[str, Given] = {
     "chunk": lambda args, kwargs: [-1],  # a number of parts, whose sizes follow
     "split": _one_from(1, "split_size_or_sections"),
     "split_with_sizes": _one_from(1, "split_sizes"),
-    "tensor_split": _one_from(1, "indices_or_sections"),
+    "tensor_split": _between_boundaries,
 }
 _GROUPS: dict[str, Given] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _one_from(6, "groups")),
@@ -279,7 +291,6 @@ def _parts(
     changed = next((d for d in range(args[0].dim()) if any(r.shape[d] != args[0].shape[d] for r in results)), None)
     if changed is None:
         return
-    for k, result in enumerate(results):
-        number = numbers[k] if len(numbers) > 1 else numbers[0]
+    for result, number in zip(results, numbers if len(numbers) > 1 else [*numbers] * len(results), strict=False):
         if isinstance(number, int) and int(number) == result.shape[changed]:
             yield number, capture.dims(result)[changed]

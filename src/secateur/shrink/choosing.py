@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._names import owner_of, tied_names
 from secateur.graph.coupling import Coupling
-from secateur.graph.grouping import leaves
 from secateur.graph.labels import Dim
 from secateur.graph.solve import FIXED
 
@@ -66,6 +65,8 @@ def _pair(where: object) -> tuple[str, int]:
 def _numbers(where: tuple[str, int], asked: object) -> list[int]:
     """The positions that are given for one dim."""
     found = asked.tolist() if isinstance(asked, Tensor | np.ndarray) else asked
+    if isinstance(found, list) and set(map(type, found)) == {int}:
+        return found
     if isinstance(found, Iterable) and not isinstance(found, str):
         numbers = list(found)
         if all(isinstance(number, int | np.integer) and not isinstance(number, bool) for number in numbers):
@@ -124,16 +125,21 @@ def _alone(coupling: Coupling, dim: Dim, wanted: Mask) -> set[int] | None:
 
 def _owners(coupling: Coupling, dim: Dim) -> list[frozenset[int]]:
     """For every position of a dim, the units each of which takes it along."""
-    solution = coupling.solution
-    of_class = {FIXED: frozenset[int]()}
-    along = []
-    for axis in dim:
-        classes = solution.classes(axis)
-        for one in np.unique(classes).tolist():
-            if one not in of_class:
-                of_class[one] = frozenset(leaves(solution, np.array([one])).tolist())
-        along.append([of_class[one] for one in classes.tolist()])
-    return [frozenset().union(*several) for several in product(*along)]
+    known = {FIXED: frozenset[int]()}
+    along = [[_takers(coupling, one, known) for one in coupling.solution.classes(axis).tolist()] for axis in dim]
+    return along[0] if len(along) == 1 else [frozenset().union(*several) for several in product(*along)]
+
+
+def _takers(coupling: Coupling, one: int, known: dict[int, frozenset[int]]) -> frozenset[int]:
+    """The units each of which takes a class along; `known` holds those that were found before."""
+    if one not in known:
+        solution = coupling.solution
+        above = [
+            parent for parent in solution.parents[one].tolist() if parent != FIXED and not solution.blocked[parent]
+        ]
+        several = [_takers(coupling, parent, known) for parent in above]
+        known[one] = frozenset((one,)) if solution.is_unit[one] else frozenset[int]().union(*several)
+    return known[one]
 
 
 def _size(coupling: Coupling, name: str, dim: int) -> int:

@@ -11,12 +11,12 @@ from torch import nn
 
 from secateur._errors import InvalidInputError
 from secateur.graph.coupling import Coupling, Group, check_units
-from secateur.graph.sources import Attribute
 from secateur.graph.trace import named_tensors
 from secateur.shrink.alignment import aligned
 from secateur.shrink.choosing import Positions, refuse_empty, units_at
 from secateur.shrink.latency import LatencyTable
-from secateur.shrink.plan import GroupPlan, NumberPlan, ShrinkPlan
+from secateur.shrink.numbers import planned_numbers
+from secateur.shrink.plan import GroupPlan, ShrinkPlan
 from secateur.shrink.rows import chosen_by_row
 from secateur.shrink.twins import freed_among
 
@@ -75,17 +75,7 @@ def plan_of(
     return ShrinkPlan(
         keep,
         {name: tuple(tensors[name].shape) for name in keep},
-        tuple(
-            NumberPlan(
-                attribute.label,
-                attribute.name,
-                attribute.index,
-                attribute.value,
-                value,
-                attribute in coupling.sizing.pinned,
-            )
-            for attribute, value in sorted(coupling.attributes(chosen).items(), key=_place)
-        ),
+        planned_numbers(coupling.sizing, coupling.counter(chosen)) if keep else (),
         tuple(
             GroupPlan(
                 group.name,
@@ -103,13 +93,8 @@ def plan_of(
         activation_bytes=(coupling.activation_bytes(), coupling.activation_bytes(chosen)),
         latency=None if seconds is None else (seconds(()), seconds(chosen)),
         coupling=coupling,
+        units=tuple(chosen),
     )
-
-
-def _place(number: tuple[Attribute, int]) -> tuple[str, str, int]:
-    """Where a number is stored, for an order that is not that of the run."""
-    attribute, _ = number
-    return attribute.label, attribute.name, -1 if attribute.index is None else attribute.index
 
 
 def fitting(coupling: Coupling, units: list[int]) -> tuple[list[int], list[tuple[Group, str]]]:

@@ -86,6 +86,8 @@ def plan_masked(
             masked=", ".join(checked) or "nothing",
             fix="prune_(model, pattern=secateur.patterns.Channel(), …) masks whole channels",
         )
+    if isinstance(modes, str) or not modes or not set(modes) <= {"eval", "train"}:
+        raise InvalidInputError("modes are some of 'eval' and 'train'.", modes=modes, fix='modes=("eval",)')
     search = _Search(model, coupling, checked, trials(model, example_inputs, modes, readers(model, coupling)))
     chosen = search.sound(search.leaving_some(search.readable(candidates)))
     if not chosen:

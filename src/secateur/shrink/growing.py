@@ -15,7 +15,7 @@ from secateur._names import Selector
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.trace import Inputs, named_tensors
 from secateur.shrink.grow_plan import GrowPlan
-from secateur.shrink.numbers import NumberPlan
+from secateur.shrink.numbers import planned_numbers
 from secateur.shrink.overrides import groups_meant
 from secateur.shrink.placing import Layout, Places
 from secateur.shrink.plan import GroupPlan
@@ -203,19 +203,13 @@ class _Search:
     def _frame(self, added: Mapping[int, int], places: Places, layouts: Layouts) -> GrowPlan:
         """The plan without values."""
         tensors = named_tensors(self.model)
-        pinned = self.coupling.sizing.pinned
-        numbers = self.coupling.sizing.values(places)
         before = self.coupling.num_parameters()
         after = sum(math.prod([places(dim) for dim in self.coupling.dims[name]]) for name in self.coupling.parameters)
         return GrowPlan(
             {name: {dim: torch.from_numpy(one.at) for dim, one in dims.items()} for name, dims in layouts.items()},
             {},
             {name: tuple(tensors[name].shape) for name in layouts},
-            tuple(
-                NumberPlan(place.label, place.name, place.index, place.value, value, place in pinned)
-                for place, value in numbers.items()
-                if value != place.value
-            ),
+            planned_numbers(self.coupling.sizing, places),
             tuple(
                 GroupPlan(group.name, group.kind, len(group.units), len(group.units) + added.get(number, 0))
                 for number, group in enumerate(self.coupling.groups)

@@ -8,17 +8,22 @@ from typing import Any
 from torch import nn
 
 from secateur._errors import ShapeError
+from secateur.graph.expressions import Count
 from secateur.graph.provenance import PinnedSize, old_size
+from secateur.graph.sizing import Sizing
+from secateur.graph.sources import Attribute
 from secateur.surgery.edits import SetAttr
+from secateur.surgery.sizes import SIZES
 
-__all__ = ["NumberPlan", "SetNumber", "number_owner"]
+__all__ = ["NumberPlan", "SetNumber", "number_owner", "planned_numbers"]
 
 
 @dataclass(frozen=True)
 class NumberPlan:
     """A number that an object of the model stores, before and after: ``<path>.<name>``, or one entry of it.
 
-    A pinned one is also used as a value in the code (``self.head_dim ** -0.5``) and goes on as the old one there.
+    A pinned one is also used as a value in the code (``self.head_dim ** -0.5``) and goes on as the old one there. If it
+    is the same before and after, a layer records it (``Embedding.embedding_dim``), and surgery says what it becomes.
     """
 
     path: str
@@ -27,6 +32,27 @@ class NumberPlan:
     before: int
     after: int
     pinned: bool = False
+
+
+def planned_numbers(sizing: Sizing, count: Count) -> tuple[NumberPlan, ...]:
+    """The numbers that change, and those that surgery may change and that are values too; by where they are stored.
+
+    Args:
+        sizing: What numbers in the code stand for.
+        count: How many positions dims have afterwards.
+    """
+    values = {attribute: value for attribute, value in sizing.values(count).items() if value != attribute.value}
+    recorded = {attribute: attribute.value for attribute in sizing.pinned if _is_recorded(attribute)}
+    numbers = (
+        NumberPlan(a.label, a.name, a.index, a.value, after, a in sizing.pinned)
+        for a, after in (recorded | values).items()
+    )
+    return tuple(sorted(numbers, key=lambda n: (n.path, n.name, -1 if n.index is None else n.index)))
+
+
+def _is_recorded(attribute: Attribute) -> bool:
+    """Whether a module stores a number that surgery changes along with its tensors."""
+    return any(kind in SIZES for kind in type(attribute.owner).__mro__)
 
 
 def number_owner(model: nn.Module, number: NumberPlan) -> object:
@@ -56,22 +82,23 @@ def number_owner(model: nn.Module, number: NumberPlan) -> object:
 
 
 class SetNumber:
-    """The edit that changes one stored number; several may change entries of one tuple."""
+    """The edit that changes one stored number; several may change entries of one tuple.
+
+    It is made before anything changes, and done when surgery has given layers the sizes of their tensors.
+    """
 
     def __init__(self, owner: object, number: NumberPlan) -> None:
         self.owner, self.number = owner, number
+        self.before = self._stored()
         self.edit: SetAttr | None = None
 
     def do(self) -> None:
         """Set the new value and remember the old one."""
         name, index = self.number.name, self.number.index
         stored = getattr(self.owner, name)
-        if index is None:
-            value = self._after(stored)
-        else:
-            entries = list(stored)
-            entries[index] = self._after(entries[index])
-            value = type(stored)(entries)
+        value = self._after(self._stored())
+        if index is not None:
+            value = type(stored)([*stored[:index], value, *stored[index + 1 :]])
         self.edit = SetAttr(self.owner, name, value)
         self.edit.do()
 
@@ -80,7 +107,15 @@ class SetNumber:
         if self.edit is not None:
             self.edit.undo()
 
-    def _after(self, before: Any) -> Any:
+    def _stored(self) -> int:
+        """The number as it is stored now."""
+        stored: Any = getattr(self.owner, self.number.name)
+        return stored if self.number.index is None else stored[self.number.index]
+
+    def _after(self, now: int) -> int:
         """The new number, which goes on with the old one as a value if it is pinned."""
-        is_pinned = self.number.pinned or isinstance(before, PinnedSize)
-        return PinnedSize(self.number.after, old_size(before)) if is_pinned else self.number.after
+        after = self.number.after if self.number.after != self.number.before else int(now)
+        if after == self.number.before:
+            return self.before
+        is_pinned = self.number.pinned or isinstance(self.before, PinnedSize)
+        return PinnedSize(after, old_size(self.before)) if is_pinned else after

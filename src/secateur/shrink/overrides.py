@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 
 from torch import nn
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from secateur._errors import InvalidInputError
-from secateur._names import Selector, match, tied_names
+from secateur._names import Selector, match, owner_of, tied_names
 from secateur.graph.coupling import Coupling, Group
 from secateur.shrink.ordering import Scope
 from secateur.shrink.rounding import RoundTo, check_round_to
@@ -153,8 +154,8 @@ def groups_meant(model: nn.Module, coupling: Coupling, selector: Selector) -> li
     Args:
         model: The model that was analysed.
         coupling: Its coupling.
-        selector: A glob or a module type; ``"fc.weight[1]"`` says which dim of the tensors it means, the first one if
-            nothing is said.
+        selector: A glob or a module type; ``"fc.weight[1]"`` says which dim of the tensors it means, that of a layer's
+            outputs if nothing is said.
 
     Raises:
         InvalidInputError: It means no group.
@@ -164,7 +165,8 @@ def groups_meant(model: nn.Module, coupling: Coupling, selector: Selector) -> li
     first_names = {name: names[0] for names in tied_names(model).values() for name in names}
     names = {first_names[name] for name in match(model, [asked])}
     wanted = int(parts["dim"]) if parts else 0
-    found = [n for n, group in enumerate(coupling.groups) if any((name, wanted) in group.footprint for name in names)]
+    meant = {(name, wanted if parts else _made_along(model, name)) for name in names}
+    found = [n for n, group in enumerate(coupling.groups) if not meant.isdisjoint(group.footprint)]
     if not found:
         others = sorted(
             {f"{name}[{dim}]" for group in coupling.groups for name, dim in group.footprint if name in names}
@@ -178,6 +180,13 @@ def groups_meant(model: nn.Module, coupling: Coupling, selector: Selector) -> li
             fix="print(secateur.analyze(model, example_inputs)) shows the groups and what is kept whole",
         )
     return found
+
+
+def _made_along(model: nn.Module, name: str) -> int:
+    """The dim of a tensor along which its layer's outputs lie: the second of weights that are stored transposed."""
+    owner, leaf = owner_of(model, name)
+    transposed = isinstance(owner, _ConvTransposeNd) or type(owner).__name__ == "Conv1D"  # that of transformers
+    return 1 if leaf == "weight" and transposed else 0
 
 
 def _shown(selector: Selector) -> str:

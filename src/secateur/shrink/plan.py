@@ -18,6 +18,7 @@ from secateur._errors import ShapeError
 from secateur._files import opened
 from secateur.graph.coupling import Coupling
 from secateur.graph.trace import Inputs, named_tensors
+from secateur.shrink.checking import Tried
 from secateur.shrink.folding import bias_edits, with_additions
 from secateur.shrink.numbers import NumberPlan, SetNumber, number_owner
 from secateur.shrink.twins import twins_among, with_free_heads_
@@ -61,6 +62,7 @@ class ShrinkPlan:
         latency: Seconds that its matrix products and convolutions take before and after, as a `LatencyTable` predicts;
             None if none was given.
         coupling: The analysis that it was made from, which spares `verify` another; None for one that was loaded.
+        units: Class numbers there of the units that go; of columns that go head by head, as many as in each head.
     """
 
     keep: dict[str, dict[int, Tensor]]
@@ -75,6 +77,7 @@ class ShrinkPlan:
     activation_bytes: tuple[int, int] = (0, 0)
     latency: tuple[float, float] | None = None
     coupling: Coupling | None = field(default=None, repr=False)
+    units: tuple[int, ...] = field(default=(), repr=False)
 
     def __eq__(self, other: object) -> bool:
         """Whether the other does the same to the same shapes."""
@@ -109,7 +112,13 @@ class ShrinkPlan:
     # ---- doing
 
     def apply_(
-        self, model: nn.Module, *, optimizer: Holders = None, ema: Holders = None, verify: Inputs | None = None
+        self,
+        model: nn.Module,
+        *,
+        optimizer: Holders = None,
+        ema: Holders = None,
+        tried_on: Inputs | None = None,
+        verify: Inputs | None = None,
     ) -> nn.Module:
         """Remove the positions from a live model, with everything that refers to its parameters; all or nothing.
 
@@ -117,7 +126,9 @@ class ShrinkPlan:
             model: The model that the plan was made for, a copy, or a fresh instance of the same architecture.
             optimizer: The optimizer that trains it, or several.
             ema: What follows by name: an ``AveragedModel``, copies, dicts of tensors.
-            verify: Inputs on which a copy is tried first, see `verify`.
+            tried_on: The inputs of the analysis. The smaller model runs on them once, and shapes and scalars of all ops
+                must be as foreseen; otherwise everything is undone.
+            verify: Inputs on which a copy is tried first, which says more, see `verify`.
 
         Returns:
             The model.
@@ -132,7 +143,7 @@ class ShrinkPlan:
         Raises:
             ShapeError: A tensor is missing or has another shape, or a number has another value: another architecture,
                 or the plan was applied already.
-            UnsupportedError: `verify` was given and the smaller model is not right.
+            UnsupportedError: `tried_on` or `verify` was given and the smaller model is not right.
             SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
         """
         self._check({name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()})
@@ -151,6 +162,8 @@ class ShrinkPlan:
                 surgery.also(SetNumber(owner, number))
             for edit in bias_edits(twins, copies_among(ema), self.bias_changes, self.keep):
                 surgery.also(edit)
+            if tried_on is not None:
+                surgery.also(Tried(model, tried_on, self))
             surgery.commit()
             bound_again.pop_all()
         return model
@@ -171,6 +184,7 @@ class ShrinkPlan:
             ShapeError: The plan does not fit.
             UnsupportedError: The smaller copy does not run, or its outputs have other shapes.
         """
+        self._check({name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()})
         return compare(model, inputs, self)
 
     def apply_to(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

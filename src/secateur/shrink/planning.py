@@ -136,6 +136,9 @@ def shrink_(
 ) -> ShrinkPlan:
     """Remove whole units from a live model, with its optimizer and averages: `plan_shrink` and `ShrinkPlan.apply_`.
 
+    The smaller model runs once on the example inputs. If an op then has a result of another shape, or is given another
+    scalar, than was foreseen, everything is undone.
+
     Args:
         model: The model.
         example_inputs: As for `plan_shrink`, as all arguments up to `latency_table`.
@@ -175,7 +178,8 @@ def shrink_(
         latency_table=latency_table,
         masks=masks,
     )
-    plan.apply_(model, optimizer=optimizer, ema=ema, verify=example_inputs if verify else None)
+    verified = example_inputs if verify else None
+    plan.apply_(model, optimizer=optimizer, ema=ema, tried_on=example_inputs, verify=verified)
     return plan
 
 
@@ -210,7 +214,21 @@ def _check_target(sparsity: float | None, budget: Budget | None) -> None:
 
 def _scores(model: nn.Module, coupling: Coupling, score: UnitScore) -> npt.NDArray[np.float64]:
     """One score for every class."""
-    scores = np.asarray(score(model, coupling), dtype=np.float64)
+    if not callable(score):
+        raise InvalidInputError(
+            "score=… is a function of the model and its coupling.",
+            given=score,
+            fix="score=secateur.shrink.l1, or another of secateur.shrink.UNIT_SCORES",
+        )
+    try:
+        scores = np.asarray(score(model, coupling), dtype=np.float64)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"score=… cannot be called as a score of units: {error}.",
+            given=getattr(score, "__name__", score),
+            fix="a function (model, coupling) -> one number a class, such as secateur.shrink.l1; those that need data "
+            "are made first: secateur.shrink.activation_mean(run, loader)",
+        ) from error
     wanted = (len(coupling.solution.parents),)
     if scores.shape != wanted:
         raise InvalidInputError("a unit score gives one number a class.", found=scores.shape, wanted=wanted)

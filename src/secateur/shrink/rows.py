@@ -11,6 +11,7 @@ from torch import nn
 
 from secateur.graph.coupling import Coupling
 from secateur.graph.rows import Rows, rows_of
+from secateur.graph.solve import FIXED
 from secateur.graph.trace import named_tensors
 
 __all__ = ["chosen_by_row", "columns_lined_up_"]
@@ -61,33 +62,65 @@ def columns_lined_up_(model: nn.Module, coupling: Coupling, kept: Positions) -> 
     """
     result = dict(kept)
     tensors = named_tensors(model)
-    for group in coupling.groups:
-        rows = rows_of(coupling, group)
-        if rows is not None:
-            for key, index in _indices(coupling, _order(coupling, rows, kept)).items():
-                with torch.no_grad():
-                    tensor = tensors[key[0]]
-                    tensor.copy_(tensor.index_select(key[1], torch.from_numpy(index).to(tensor.device)))
-                if key in result:
-                    result[key] = result[key][index]
+    free = [rows for rows in (rows_of(coupling, group) for group in coupling.groups) if rows is not None]
+    below = _children(coupling) if free else {}
+    for rows in free:
+        for key, index in _indices(coupling, _order(coupling, rows, result, below)).items():
+            with torch.no_grad():
+                tensor = tensors[key[0]]
+                tensor.copy_(tensor.index_select(key[1], torch.from_numpy(index).to(tensor.device)))
+            if key in result:
+                result[key] = result[key][index]
     return result
 
 
-def _order(coupling: Coupling, rows: Rows, kept: Positions) -> dict[int, int]:
+def _order(coupling: Coupling, rows: Rows, kept: Positions, below: Mapping[int, list[int]]) -> dict[int, int]:
     """For every class that is a column of a row, the class that takes its place: those that go come last."""
-    gone: set[int] = set()
+    staying, gone = set[int](), set[int]()
     for (name, d), mask in kept.items():
         for classes in _along(coupling, name, d):
             gone.update(classes[~mask].tolist())
+            staying.update(classes[mask].tolist())
+
+    def is_lost(one: int) -> bool:
+        children = below.get(one, [])
+        return one in gone or (one not in staying and bool(children) and all(map(is_lost, children)))
+
     order: dict[int, int] = {}
     for row in rows.rows:
         places = [rows.places[row, unit] for unit in rows.units]
-        lost = [set(classes) <= gone for classes in places]
-        whole = all(lost)  # the row goes, with all its columns
-        arranged = sorted(range(len(places)), key=lambda i: not whole and lost[i])
-        for target, source in enumerate(arranged):
+        lost = [list(map(is_lost, classes)) for classes in places]
+        alive = [not all(column) for column in zip(*lost, strict=True)]  # else a row goes, with all its columns
+        going = [any(flag for flag, lives in zip(flags, alive, strict=True) if lives) for flags in lost]
+        for target, source in enumerate(sorted(range(len(places)), key=going.__getitem__)):
             order |= dict(zip(places[target], places[source], strict=True))
-    return order
+    return _handed_down(coupling, order, below)
+
+
+def _children(coupling: Coupling) -> dict[int, list[int]]:
+    """The classes that are products with each class."""
+    found: dict[int, list[int]] = {}
+    for one, parents in enumerate(coupling.solution.parents.tolist()):
+        for parent in set(parents) - {FIXED}:
+            found.setdefault(parent, []).append(one)
+    return found
+
+
+def _handed_down(coupling: Coupling, order: dict[int, int], below: Mapping[int, list[int]]) -> dict[int, int]:
+    """The order of what columns are part of, too: of a column of a row in the part for queries of one projection."""
+    parents = coupling.solution.parents.tolist()
+    result, pending = dict(order), list(order)
+    while pending:
+        alike: dict[tuple[int, ...], list[int]] = {}  # of one product there is a class for each tensor that is cut so
+        for one in sorted({child for parent in (*order, *order.values()) for child in below.get(parent, [])}):
+            alike.setdefault(tuple(parents[one]), []).append(one)
+        pending = [one for several in alike.values() for one in several if one not in result]
+        order = {}
+        for one in pending:
+            own, others = tuple(parents[one]), tuple(result.get(parent, parent) for parent in parents[one])
+            order[one] = alike[others][alike[own].index(one)]
+        result |= order
+    return result
 
 
 def _indices(coupling: Coupling, order: Mapping[int, int]) -> dict[tuple[str, int], npt.NDArray[np.int64]]:

@@ -19,11 +19,13 @@ from secateur._names import owner_of
 from secateur.graph.heads import FreeHeadsAttention, can_be_freed, free_heads_
 from secateur.graph.provenance import PinnedSize, old_size, stored_sizes
 from secateur.graph.trace import named_tensors
-from secateur.surgery.transaction import transaction
+from secateur.surgery.edits import SetAttr
+from secateur.surgery.transaction import Holders, transaction
 
 __all__ = ["load_", "save"]
 
 _FORMAT = "secateur.model.1"
+_UNSAVED = "buffer|"
 _GATES = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
 
 
@@ -32,6 +34,7 @@ class _Content:
     """What a file holds."""
 
     tensors: dict[str, Tensor]
+    buffers: dict[str, Tensor] = field(default_factory=dict)
     numbers: list[tuple[str, str, int | None, int, int]] = field(default_factory=list)
     scales: dict[str, float] = field(default_factory=dict)
 
@@ -57,6 +60,10 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
             tensors[name] = value.detach().clone().contiguous()
         else:
             aliases[name] = twin
+    named = model.state_dict().keys()
+    for name, buffer in model.named_buffers():  # those that no state dict holds are computed anew, at their old size
+        if name not in named:
+            tensors[_UNSAVED + name] = buffer.detach().clone().contiguous()
     header = {
         "format": _FORMAT,
         "aliases": aliases,
@@ -66,13 +73,21 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
     safetensors.torch.save_file(tensors, fspath(path), {"model": json.dumps(header)})
 
 
-def load_(model: nn.Module, source: str | PathLike[str] | Mapping[str, Tensor]) -> nn.Module:
+def load_(
+    model: nn.Module,
+    source: str | PathLike[str] | Mapping[str, Tensor],
+    *,
+    optimizer: Holders = None,
+    ema: Holders = None,
+) -> nn.Module:
     """Make a fresh model as small as a saved one and load its values.
 
     Args:
         model: An instance of the class that was saved, as large as it was before units were removed.
         source: A file that `save` wrote, or any state_dict whose tensors are as large as the model's or smaller. A
             state_dict has shapes only: sizes that torch.nn modules record follow from them, others do not.
+        optimizer: An optimizer that holds the model's parameters already, or several; best made afterwards.
+        ema: What else follows by name.
 
     Returns:
         The model.
@@ -92,18 +107,21 @@ def load_(model: nn.Module, source: str | PathLike[str] | Mapping[str, Tensor]) 
     _refuse_other(model, content.tensors)
     owners = list(_owners(model, content))
     freed = [name for name, module in model.named_modules() if _narrows(name, module, content)]
-    with transaction(model) as surgery:
+    with transaction(model, optimizer, ema) as surgery:
         for name in freed:
             _free(name, model.get_submodule(name), content)
         for name, tensor in named_tensors(model).items():
-            new = content.tensors[name].shape if name in content.tensors else tensor.shape
+            new = (content.tensors | content.buffers).get(name, tensor).shape
             for dim in range(tensor.dim()):
                 if new[dim] != tensor.shape[dim]:
                     keep = _kept(model, content, name, dim, tensor.shape[dim], new[dim])
                     surgery.resize(name, dim=dim, keep=keep)
-    for owner, name, value in owners:
-        setattr(owner, name, value)
+        for owner, name, value in owners:
+            surgery.also(SetAttr(owner, name, value))
     model.load_state_dict(content.tensors)
+    for name, buffer in model.named_buffers():
+        if name in content.buffers:
+            buffer.copy_(content.buffers[name])
     return model
 
 
@@ -113,7 +131,9 @@ def _read(path: str) -> _Content:
     with opened(path, "model", _FORMAT, fix=fix) as (file, header):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     tensors.update({name: tensors[twin] for name, twin in header["aliases"].items()})
-    return _Content(tensors, [tuple(number) for number in header["numbers"]], header["scales"])
+    buffers = {name.removeprefix(_UNSAVED): t for name, t in tensors.items() if name.startswith(_UNSAVED)}
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNSAVED)}
+    return _Content(tensors, buffers, [tuple(number) for number in header["numbers"]], header["scales"])
 
 
 def _refuse_other(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

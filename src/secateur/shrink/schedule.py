@@ -152,7 +152,7 @@ class ShrinkSchedule:
             return None
         plan = self._plan(self._analyze(), self._score, self.cuts[self.num_steps + 1])
         optimizer, ema = self._holders
-        plan.apply_(self._model, optimizer=optimizer, ema=ema)
+        plan.apply_(self._model, optimizer=optimizer, ema=ema, tried_on=self._inputs)
         self.plans.append(plan)
         self._now = Sizes.after(plan)
         self.num_steps += 1

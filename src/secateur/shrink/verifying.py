@@ -18,7 +18,8 @@ from secateur._errors import UnsupportedError
 from secateur.graph.capture import tensors_in
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.heads import free_heads
-from secateur.graph.pretend import Shapes, run_without
+from secateur.graph.pretend import Foreseen, run_without
+from secateur.graph.scalars import are_close, scalars_of
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
 from secateur.shrink.choosing import units_at
 from secateur.shrink.rows import columns_lined_up_
@@ -102,7 +103,7 @@ def compare(model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Verification:
     """
     full = _Full.of(model, inputs, plan)
     expected, used_before = full.expected, full.used
-    used, shapes = Numbers(), Shapes(full.coupling, full.units)
+    used, shapes = Numbers(), Foreseen(full.coupling, full.units)
     small = plan.apply_(copy.deepcopy(model).eval())
     try:
         with undisturbed(small), free_heads(small), shapes, used:
@@ -125,7 +126,7 @@ def compare(model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Verification:
         tuple(group.name for group in cut if not group.mixes),
         tuple(group.name for group in cut if group.mixes),
         differing(used_before, used.used),
-        shapes.wrong or "",
+        shapes.wrong,
     )
 
 
@@ -198,12 +199,8 @@ class Numbers(TorchDispatchMode):
         """Run the op and note its scalars."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        given = tuple(value for value in (*args, *kwargs.values()) if type(value) is float)
         name = str(func.overloadpacket)
-        if "scaled_dot_product" in name and kwargs.get("scale") is None:
-            given += (float(args[0].shape[-1]) ** -0.5,)
-        if name == "aten.lift_fresh" and out.dim() == 0 and out.is_floating_point():
-            given += (float(out),)
+        given = scalars_of(name, args, kwargs, out)
         self.used.append((name, given))
         return out
 
@@ -215,5 +212,5 @@ def differing(before: Sequence[Used], after: Sequence[Used]) -> tuple[str, ...]:
     return tuple(
         f"{name}: {list(old)} -> {list(new)}"
         for (name, old), (_, new) in zip(before, after, strict=True)
-        if old != new and not (any(map(math.isnan, old)) and any(map(math.isnan, new)))
+        if len(old) == len(new) and not are_close(old, new)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Protocol
 
 import torch
@@ -46,7 +46,10 @@ class SetItem:
 
 @dataclass
 class SetAttr:
-    """``setattr(owner, name, value)``, as for a size that a module has recorded."""
+    """``setattr(owner, name, value)``, as for a size that a module has recorded.
+
+    A frozen dataclass takes the value as well: it is part of the model, and freezing is about the user's own code.
+    """
 
     owner: object
     name: str
@@ -56,12 +59,19 @@ class SetAttr:
     def do(self) -> None:
         """Set the new value and remember the old one."""
         self.old = getattr(self.owner, self.name)
-        setattr(self.owner, self.name, self.value)
+        self._set(self.value)
 
     def undo(self) -> None:
-        """Put the old value back."""
-        if self.old is not _NOT_DONE:
-            setattr(self.owner, self.name, self.old)
+        """Put the old value back, unless it is still there."""
+        if self.old is not _NOT_DONE and getattr(self.owner, self.name) is not self.old:
+            self._set(self.old)
+
+    def _set(self, value: object) -> None:
+        """Set a value."""
+        if is_dataclass(self.owner) and type(self.owner).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            object.__setattr__(self.owner, self.name, value)
+        else:
+            setattr(self.owner, self.name, value)
 
 
 @dataclass
@@ -103,13 +113,24 @@ class Do:
 
 
 def carry_out(edits: Iterable[Edit]) -> None:
-    """Do all edits, in order; if one fails after all, undo it and those before it, and raise its error."""
+    """Do all edits, in order; if one fails after all, undo it and all before it, and raise its error.
+
+    What goes wrong as one is undone keeps no other from being undone; it is noted on the error.
+    """
     done: list[Edit] = []
     try:
         for edit in edits:
             done.append(edit)
             edit.do()
-    except BaseException:
+    except BaseException as error:
         for edit in reversed(done):
-            edit.undo()
+            _undo(edit, error)
         raise
+
+
+def _undo(edit: Edit, error: BaseException) -> None:
+    """Undo one edit after an error."""
+    try:
+        edit.undo()
+    except BaseException as another:
+        error.add_note(f"{type(edit).__name__} could not be undone: {type(another).__name__}: {another}")

@@ -55,14 +55,17 @@ def accounted_for(modules: Iterable[nn.Module], optimizers: Sequence[Optimizer])
 
 
 def _registered(modules: Iterable[nn.Module]) -> list[dict[str, Any]]:
-    """The tables in which modules hold parameters and buffers, each table once."""
-    tables = (table for module in modules for table in (module._parameters, module._buffers))
-    return list({id(table): table for table in tables if isinstance(table, dict)}.values())
+    """The tables in which modules hold parameters and buffers, each once, if nothing but these modules refers to it."""
+    owned = [(vars(module), name) for module in modules for name in ("_parameters", "_buffers")]
+    times = Counter(id(own[name]) for own, name in owned)
+    alone = [(own, name) for own, name in owned if _num_holders(own, name) == times[id(own[name])]]
+    return list({id(own[name]): own[name] for own, name in alone}.values())
 
 
 def _lists(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> list[Iterable[object]]:
     """What else is known to hold them: weights of recurrent layers, groups and keys of optimizers; each once."""
-    flat = (module._flat_weights for module in modules if isinstance(module, nn.RNNBase))
+    recurrent = (vars(module) for module in modules if isinstance(module, nn.RNNBase))
+    flat = (own["_flat_weights"] for own in recurrent if _num_holders(own, "_flat_weights") == 1)
     groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
     found: Iterable[Any] = (*flat, *groups, *(optimizer.state for optimizer in optimizers))
     return list({id(entries): entries for entries in found}.values())
