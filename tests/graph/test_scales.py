@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from torch import nn
+
 from secateur.graph.labels import Dim, Labels
 from secateur.graph.scales import settle_values
 from secateur.graph.solve import solve
@@ -26,7 +28,7 @@ def test_attributes_that_python_computes_with_are_pinned_and_others_keep_their_d
     width, heads, shape = labels.fresh_dim(4), labels.fresh_dim(3), labels.fresh_dim(5)
     w, h = attribute("width", 4), attribute("heads", 3)
     known = {w: width, h: heads}
-    assert settle_values(labels, [Used(w, True), Used(h, False), Used(DimSize(shape), True)], known, []) == {w}
+    assert settle_values(labels, [Used(w, True), Used(h, False), Used(DimSize(shape), True)], known, [], {}) == {w}
     assert stays(labels, width, heads, shape) == [False, True, True]
 
 
@@ -36,7 +38,7 @@ def test_an_expression_with_a_shape_keeps_the_dim_whose_size_it_is() -> None:
     h = attribute("heads", 3)
     quotient = Expression("//", (DimSize(channels), h))
     ties = [Tie(Expression("//", (DimSize(channels), h)), width, "view")]
-    assert settle_values(labels, [Used(quotient, True)], {h: heads}, ties) == frozenset()
+    assert settle_values(labels, [Used(quotient, True)], {h: heads}, ties, {}) == frozenset()
     assert stays(labels, channels, heads, width) == [False, False, True]
 
 
@@ -45,7 +47,7 @@ def test_a_quotient_keeps_the_axes_that_are_left() -> None:
     channels, heads, width = labels.fresh_dim(12), labels.fresh_dim(3), labels.fresh_dim(4)
     labels.equal(channels, (*heads, *width))
     h = attribute("heads", 3)
-    settle_values(labels, [Used(Expression("//", (DimSize(channels), h)), True)], {h: heads}, [])
+    settle_values(labels, [Used(Expression("//", (DimSize(channels), h)), True)], {h: heads}, [], {})
     assert stays(labels, heads, width) == [False, True]
 
 
@@ -53,7 +55,7 @@ def test_an_expression_of_strangers_keeps_them_all() -> None:
     labels = Labels()
     channels, heads = labels.fresh_dim(12), labels.fresh_dim(3)
     h = attribute("heads", 3)
-    settle_values(labels, [Used(Expression("//", (DimSize(channels), h)), True)], {h: heads}, [])
+    settle_values(labels, [Used(Expression("//", (DimSize(channels), h)), True)], {h: heads}, [], {})
     assert stays(labels, channels, heads) == [True, True]
 
 
@@ -63,5 +65,16 @@ def test_an_attribute_that_is_pinned_and_meets_a_shape_keeps_its_dim() -> None:
     h = attribute("heads", 3)
     quotient = Expression("//", (DimSize(channels), h))
     used = [Used(quotient, True), Used(h, True)]
-    settle_values(labels, used, {h: heads}, [Tie(quotient, width, "view")])
+    settle_values(labels, used, {h: heads}, [Tie(quotient, width, "view")], {})
     assert stays(labels, channels, heads, width) == [False, True, True]
+
+
+def test_a_size_that_a_layer_has_recorded_keeps_the_dims_of_that_size_unless_it_can_be_pinned() -> None:
+    labels, layer = Labels(), nn.Linear(5, 4)
+    rows, columns, bias = labels.fresh_dim(4), labels.fresh_dim(5), labels.fresh_dim(4)
+    tensors = {id(layer.weight): (rows, columns), id(layer.bias): (bias,)}
+    recorded = Attribute(layer, "layer", "out_features")
+    assert settle_values(labels, [Used(recorded, True)], {}, [], tensors) == {recorded}
+    assert stays(labels, rows, columns, bias) == [False, False, False]
+    assert settle_values(labels, [Used(recorded, False)], {}, [], tensors) == frozenset()
+    assert stays(labels, rows, columns, bias) == [True, False, True]

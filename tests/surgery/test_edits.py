@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError, dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -76,3 +77,73 @@ def test_set_value_writes_leaves_that_require_a_gradient() -> None:
     carry_out([SetValue(weight, torch.zeros(2))])
     assert weight.tolist() == [0.0, 0.0]
     assert weight.requires_grad
+
+
+class Sealed:
+    """An object that refuses all but its first value."""
+
+    def __init__(self) -> None:
+        vars(self)["size"] = 3
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} is sealed")
+
+
+class HalfOpen:
+    """An object that takes a value and raises then."""
+
+    def __init__(self) -> None:
+        vars(self)["size"] = 3
+
+    def __setattr__(self, name: str, value: object) -> None:
+        vars(self)[name] = value
+        if value == 2:
+            raise ValueError("two is too few")
+
+
+def test_what_was_never_set_is_not_undone_and_what_came_before_is() -> None:
+    state, sealed = {"m": 1}, Sealed()
+    with pytest.raises(AttributeError, match="size is sealed") as caught:
+        carry_out([SetItem(state, "m", 5), SetAttr(sealed, "size", 2)])
+    assert (state, sealed.size) == ({"m": 1}, 3)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_what_was_set_although_it_raised_is_undone() -> None:
+    owner = HalfOpen()
+    with pytest.raises(ValueError, match="two is too few"):
+        carry_out([SetAttr(owner, "size", 2)])
+    assert owner.size == 3
+
+
+def test_an_undo_that_raises_is_noted_and_keeps_no_other_from_being_undone() -> None:
+    def fail() -> None:
+        raise OSError("gone")
+
+    state, log = {"m": 1}, []
+    with pytest.raises(KeyError, match="first") as caught:
+        carry_out(
+            [
+                SetItem(state, "m", 5),
+                Do(lambda: None, lambda: log.append("undone")),
+                Do(lambda: None, fail),
+                Failing(KeyError("first")),
+            ]
+        )
+    assert (state, log) == ({"m": 1}, ["undone"])
+    assert caught.value.__notes__ == ["Do could not be undone: OSError: gone"]
+
+
+def test_a_frozen_dataclass_takes_a_value_and_gives_it_back() -> None:
+    @dataclass(frozen=True)
+    class Config:
+        heads: int = 3
+
+    config = Config()
+    carry_out([SetAttr(config, "heads", 2)])
+    assert config.heads == 2
+    with pytest.raises(RuntimeError):
+        carry_out([SetAttr(config, "heads", 1), Failing(RuntimeError("no"))])
+    assert config.heads == 2
+    with pytest.raises(FrozenInstanceError):
+        config.heads = 1

@@ -98,6 +98,9 @@ def entries() -> Iterator[Entry]:
 # ---- torchvision
 
 _TOO_LARGE = frozenset(("regnet_y_128gf", "vit_h_14", "regnet_y_32gf", "vit_l_32"))
+_SINGLE = frozenset(("vit_l_16", "regnet_y_16gf", "convnext_large", "raft_large", "raft_small"))
+"""Models that are run in single precision: large ones, and those whose code makes single-precision tensors."""
+
 _PIXELS = {"inception_v3": 96, "swin_v2_t": 64, "alexnet": 96, "maxvit_t": 64}
 
 
@@ -120,7 +123,8 @@ def _classifiers() -> Iterator[Entry]:
             continue
         if name in ("googlenet", "inception_v3"):
             options.update(aux_logits=False, init_weights=False)
-        yield Entry("torchvision", _family(name), name, _torchvision(name, options), images(pixels))
+        exact = name not in _SINGLE
+        yield Entry("torchvision", _family(name), name, _torchvision(name, options, exact), images(pixels, exact=exact))
 
 
 def _family(name: str) -> str:
@@ -140,13 +144,14 @@ def _maxvit(options: dict[str, Any]) -> Callable[[], nn.Module]:
     return build
 
 
-def _torchvision(name: str, options: dict[str, Any]) -> Callable[[], nn.Module]:
-    """Builds a torchvision model."""
+def _torchvision(name: str, options: dict[str, Any], exact: bool = True) -> Callable[[], nn.Module]:
+    """Builds a torchvision model, in double precision if exact."""
 
     def build() -> nn.Module:
         from torchvision import models
 
-        return models.get_model(name, **options).double()
+        model: nn.Module = models.get_model(name, **options)
+        return model.double() if exact else model
 
     return build
 
@@ -160,17 +165,17 @@ def _dense_predictors() -> Iterator[Entry]:
         yield Entry("torchvision.segmentation", name.split("_")[0], name, _torchvision(name, bare), images(64, 2))
     for name in models.list_models(module=models.detection):
         options = {**bare, "num_classes": 7}
-        yield Entry(
-            "torchvision.detection", name.split("_")[0], name, _detector(name, options), images(96), _raw_outputs
-        )
+        pixels = images(300 if name.startswith("ssd300") else 96)
+        yield Entry("torchvision.detection", name.split("_")[0], name, _detector(name, options), pixels, _raw_outputs)
     for name in models.list_models(module=models.video):
-        size = 224 if name.startswith("mvit") else 64
-        clip = _clip(16 if name.startswith("mvit") else 14 if name == "s3d" else 8, size)
+        size = 224 if name.startswith(("mvit", "s3d")) else 64
+        clip = _clip(16 if name.startswith("mvit") or name == "s3d" else 8, size)
         yield Entry(
             "torchvision.video", name.split("_")[0].rstrip("d3"), name, _torchvision(name, {"weights": None}), clip
         )
     for name in models.list_models(module=models.optical_flow):
-        yield Entry("torchvision.flow", "raft", name, _torchvision(name, {"weights": None}), _twoimages(128))
+        build = _torchvision(name, {"weights": None}, exact=False)
+        yield Entry("torchvision.flow", "raft", name, build, _two_images(128))
 
 
 def _clip(frames: int, pixels: int) -> Callable[[nn.Module], Tensor]:
@@ -178,9 +183,9 @@ def _clip(frames: int, pixels: int) -> Callable[[nn.Module], Tensor]:
     return lambda _: torch.randn(1, 3, frames, pixels, pixels, dtype=torch.float64)
 
 
-def _twoimages(pixels: int) -> Callable[[nn.Module], tuple[Tensor, ...]]:
+def _two_images(pixels: int) -> Callable[[nn.Module], tuple[Tensor, ...]]:
     """Two random images."""
-    return lambda _: (*torch.randn(2, 1, 3, pixels, pixels, dtype=torch.float64),)
+    return lambda _: (*torch.randn(2, 1, 3, pixels, pixels),)
 
 
 class _HeadOutputs(nn.Module):

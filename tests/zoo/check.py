@@ -44,6 +44,7 @@ class Outcome:
     Args:
         key: Suite and name.
         status: "exact" (the smaller model equals the reference, and trains), "wrong" (it computes something else),
+            "runs" (it does, and trains, but other ops come with other values, so it could not be compared),
             "broken" (it does not run, or not train), "refused" (an explanation came instead), "unbuilt" (the model does
             not run to begin with).
         error: Largest difference from the reference, as a fraction of the largest output.
@@ -105,7 +106,10 @@ def _try(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, seed: in
     outcome.before, outcome.after = plan.parameters
     outcome.kept = list(plan.kept_whole)
     trains(plan, copy.deepcopy(model), inputs)
-    _compare(outcome, entry, model, inputs, units, plan)
+    try:
+        _compare(outcome, entry, model, inputs, units, plan)
+    except secateur.UnsupportedError as error:
+        outcome.status, outcome.note = "runs", _told(error)
 
 
 def _compare(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, units: list[int], plan: ShrinkPlan) -> None:

@@ -66,7 +66,6 @@ _TEXT = [
     "smollm3",
     "deepseek_v3",
     "gpt_oss",
-    "mamba",
     "modernbert",
     "xlm",
     "xlnet",
@@ -105,7 +104,6 @@ _ENCODER_DECODER = [
     "switch_transformers",
     "bigbird_pegasus",
     "prophetnet",
-    "fsmt",
     "nllb-moe",
     "mvp",
 ]

@@ -42,5 +42,5 @@ def test_report_counts_what_it_is_given() -> None:
     page = written(
         [{"key": "timm/a", "status": "wrong"}, {**row, "kept": kept}, {"key": "timm/b", "status": "broken"}], ""
     )
-    assert "| timm | 2 | 1 | 0 | 1 | 0 | 0.500 | 0.500 | 0 of 2 |" in page
+    assert "| timm | 2 | 1 | 0 | 0 | 1 | 0 | 0.500 | 0.500 | 0 of 2 |" in page
     assert "| a | exact | 1e-15 | 0.500 | 9 → 4 | it is an output of the model |" in page

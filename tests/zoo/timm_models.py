@@ -151,6 +151,7 @@ def _timm_model(name: str) -> Callable[[], nn.Module]:
     return build
 
 
-def images(pixels: int, count: int = 1, dtype: torch.dtype = torch.float64) -> Callable[[nn.Module], Tensor]:
+def images(pixels: int, count: int = 1, *, exact: bool = True) -> Callable[[nn.Module], Tensor]:
     """Random images."""
+    dtype = torch.float64 if exact else torch.float32
     return lambda _: torch.randn(count, 3, pixels, pixels, dtype=dtype)

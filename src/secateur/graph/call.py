@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from secateur.graph.labels import Dim, Dims, Labels
@@ -19,10 +21,39 @@ __all__ = ["Call", "Kind", "Rule", "operands", "tensors_in"]
 
 
 def tensors_in(tree: object) -> list[Tensor]:
-    """All tensors in nested lists, tuples, dicts and registered containers."""
+    """All tensors in nested lists, tuples, dicts, registered containers, and attributes of plain objects in them."""
     if isinstance(tree, Tensor):
         return [tree]
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    leaves: list[object] = tree_leaves(tree)
+    return [tensor for leaf in leaves for tensor in _tensors_of(leaf, _DEPTH, set())]
+
+
+def _tensors_of(leaf: object, depth: int, seen: set[int]) -> list[Tensor]:
+    """The tensors in what torch does not know as a container: a dataclass, a plain object, a subclass of dict."""
+    if isinstance(leaf, Tensor):
+        return [leaf]
+    if depth == 0 or id(leaf) in seen or isinstance(leaf, _CLOSED):
+        return []
+    seen.add(id(leaf))
+    return [tensor for entry in _entries_of(leaf) for tensor in _tensors_of(entry, depth - 1, seen)]
+
+
+def _entries_of(container: object) -> list[object]:
+    """What an object holds."""
+    if isinstance(container, Mapping):
+        return list(container.values())
+    if isinstance(container, list | tuple | set | frozenset | deque):
+        return list(container)
+    names = [entry.name for entry in fields(container)] if is_dataclass(container) else []
+    slots = {name: getattr(container, name, None) for name in names}
+    return list((slots | getattr(container, "__dict__", {})).values())
+
+
+_DEPTH = 5
+"""So many objects may lie around a tensor."""
+
+_CLOSED = (nn.Module, type, FunctionType, ModuleType, str, bytes, int, float)
+"""Kinds of objects whose attributes are no results."""
 
 
 def operands(tree: object) -> list[Tensor]:

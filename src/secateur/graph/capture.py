@@ -23,31 +23,12 @@ from secateur.graph.call import Call, Kind, Rule, operands, tensors_in
 from secateur.graph.costs import Activation, Product
 from secateur.graph.labels import Axis, Dim, Dims, Labels, size_of
 from secateur.graph.memory import geometry_of, storage_of
+from secateur.graph.ran import Ran as Ran
 from secateur.graph.scalars import scalars_of
 from secateur.graph.slicing import Cut
 from secateur.graph.zeros import gives_clean, is_free, spoiled
 
 __all__ = ["Call", "Capture", "Ran", "Rule", "tensors_in"]
-
-
-class Ran(NamedTuple):
-    """One op that ran.
-
-    Args:
-        name: The op without overload.
-        rule: The rule that was applied.
-        inputs: Dims of its tensors, before it.
-        outputs: Dims of its results, after it.
-        mixed: Dims whose positions it combines.
-        scalars: Floating-point scalars that it was given.
-    """
-
-    name: str
-    rule: Rule
-    inputs: tuple[Dims, ...]
-    outputs: tuple[Dims, ...]
-    mixed: tuple[Dim, ...]
-    scalars: tuple[float, ...]
 
 
 class _Held(NamedTuple):

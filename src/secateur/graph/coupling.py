@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
 from secateur._names import Selector, match
-from secateur.graph.capture import Ran, tensors_in
+from secateur.graph.capture import tensors_in
 from secateur.graph.costs import Activation, Counter, Product, activation_bytes, macs
 from secateur.graph.grouping import Group, groups_of, leaves
 from secateur.graph.keeping import UNKNOWN_REASON, Kept, kept_of, reasons
 from secateur.graph.labels import Dim, Dims
 from secateur.graph.provenance import Attribute
+from secateur.graph.ran import Ran
 from secateur.graph.reconciling import reconciled
 from secateur.graph.sizing import Sizing, settle
 from secateur.graph.solve import FIXED, Solution
@@ -202,7 +203,7 @@ def analyze(
         The coupling: groups of units, and what is kept whole and why.
 
     Raises:
-        InvalidInputError: A selector in `ignore` matches nothing.
+        InvalidInputError: A selector in `ignore` matches nothing, or the model returned no tensors.
 
         What the model's own forward raises comes through unchanged.
     """

@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from secateur._errors import UnsupportedError
 from secateur.graph.call import operands
-from secateur.graph.capture import Ran
 from secateur.graph.coupling import Coupling
 from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dim, Dims, size_of
+from secateur.graph.ran import Ran
 from secateur.graph.scalars import DATA, are_close, scalars_of
 from secateur.graph.solve import Solution
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
@@ -140,6 +140,8 @@ class Pretence(_Following):
         results = list(operands(out))
         if step is None and results:
             step = self._step(func)
+        if step is not None and len(results) != len(step.outputs):
+            raise UnsupportedError(f"the model does not run as when it was analysed: {func} gives other results.")
         for tensor, dims in zip(results, step.outputs if step else (), strict=True):
             if tuple(tensor.shape) != _sizes(tensor, dims, size_of):
                 raise UnsupportedError(

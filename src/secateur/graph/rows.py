@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from secateur.graph.capture import Ran
 from secateur.graph.coupling import Coupling, Group
 from secateur.graph.labels import Axis, Dim
+from secateur.graph.ran import Ran
 from secateur.graph.rules import contraction, joining, pointwise, shape
 from secateur.graph.solve import FIXED
 

@@ -13,11 +13,13 @@ from torch.nn.parameter import is_lazy
 
 from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
-from secateur.graph.capture import Capture, Ran, tensors_in
+from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.costs import Activation, Product
 from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dim, Dims, Labels
 from secateur.graph.provenance import AttributeSizes
+from secateur.graph.ran import Ran
+from secateur.graph.restoring import attributes_restored
 from secateur.graph.rules import rule_for
 from secateur.graph.siblings import reached_siblings
 from secateur.graph.watching import Tie, Used, Watch
@@ -100,7 +102,7 @@ def trace(
 
     Raises:
         UnsupportedError: The model is wrapped, compiled or lazy.
-        InvalidInputError: Example inputs are of none of the known forms.
+        InvalidInputError: Example inputs are of none of the known forms, or the model returned no tensors.
     """
     _refuse(model)
     for inputs in runs:
@@ -158,6 +160,16 @@ def _refuse_strange(inputs: object) -> None:
         )
 
 
+def _no_tensors(model: nn.Module, result: object) -> InvalidInputError:
+    """The error for a run from which no output is seen: all that only leads there would look as if nobody used it."""
+    return InvalidInputError(
+        f"{type(model).__name__} returned no tensors on the example inputs, so its outputs are unknown.",
+        found=type(result).__name__,
+        fix="interface=lambda result: [...] names the tensors in what is returned; a function that runs the model "
+        "must return what it returns",
+    )
+
+
 def _shown(inputs: Inputs) -> str:
     """How the model was called on example inputs, for the note on its error."""
     if isinstance(inputs, Tensor):
@@ -208,6 +220,8 @@ def _run(
             )
             raise
     results = list(fixed_outputs(result))
+    if not results and not tensors_in(result):
+        raise _no_tensors(model, result)
     for tensor in results:
         for dim in capture.dims(tensor):
             traced.labels.block(dim, "it is an output of the model")
@@ -226,14 +240,15 @@ def _run(
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run a model without gradients and without a trace: random state and buffers are put back afterwards.
+    """Run a model without gradients and without a trace: random state, buffers and attributes are put back afterwards.
 
     The opaque fast path of nn.MultiheadAttention is off meanwhile.
     """
     # BatchNorm's kernels raise no version counter, so values are compared; fake tensors have none
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not _compat.is_fake(buffer)]
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
+    random_state = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
+    with random_state, torch.no_grad(), attributes_restored(model):
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield

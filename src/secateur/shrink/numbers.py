@@ -110,7 +110,8 @@ class SetNumber:
     def _stored(self) -> int:
         """The number as it is stored now."""
         stored: Any = getattr(self.owner, self.number.name)
-        return stored if self.number.index is None else stored[self.number.index]
+        number: int = stored if self.number.index is None else stored[self.number.index]
+        return number
 
     def _after(self, now: int) -> int:
         """The new number, which goes on with the old one as a value if it is pinned."""

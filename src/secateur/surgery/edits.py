@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -68,7 +68,8 @@ class SetAttr:
 
     def _set(self, value: object) -> None:
         """Set a value."""
-        if is_dataclass(self.owner) and type(self.owner).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        parameters = getattr(type(self.owner), "__dataclass_params__", None)
+        if parameters is not None and parameters.frozen:
             object.__setattr__(self.owner, self.name, value)
         else:
             setattr(self.owner, self.name, value)
