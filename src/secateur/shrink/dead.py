@@ -72,7 +72,7 @@ def plan_masked(
         >>> mask = torch.ones(6, 4, dtype=torch.bool)
         >>> mask[1] = False
         >>> with torch.no_grad():
-        ...     _ = model[0].weight.mul_(mask)
+        ...     _ = model[0].weight.mul_(mask), model[0].bias.fill_(0.5)
         >>> plan = plan_masked(model, torch.randn(8, 4), {"0.weight": mask})
         >>> plan.keep["2.weight"], list(plan.bias_changes)
         ({1: tensor([0, 2, 3, 4, 5])}, ['2.bias'])
