@@ -7,6 +7,8 @@ and an op that combines positions runs on those that stay. That holds for every 
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -110,18 +112,23 @@ class _Staying:
 
 
 class _Following(TorchDispatchMode):
-    """Goes through ops in step with an analysed run."""
+    """Goes through ops in step with an analysed run; those without results, which only read, are passed over.
+
+    How a scalar is read off a tensor depends on what watches the run.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self, ran: Sequence[Ran], staying: _Staying) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.staying = staying
-        self._ran = iter(ran)
+        by_data = itertools.accumulate((step.scalars == DATA for step in ran), operator.or_)
+        self._ran = ((step, known) for step, known in zip(ran, by_data, strict=True) if step.outputs)
+        self.by_data = False
 
     def _next(self, func: Any) -> Ran | None:
         """The step of the analysed run that this op is; None if there the ops went another way."""
-        step = next(self._ran, None)
+        step, self.by_data = next(self._ran, (None, self.by_data))
         packet = getattr(func, "overloadpacket", func)
         return step if step is not None and step.name == str(packet) else None
 
@@ -134,21 +141,18 @@ class Pretence(_Following):
     ) -> Any:
         """Run one op."""
         kwargs = kwargs or {}
-        reads = any(True for _ in operands((args, tuple(kwargs.values()))))
-        step = self._step(func) if reads else None
         out = func(*args, **kwargs)
         results = list(operands(out))
-        if step is None and results:
-            step = self._step(func)
-        if step is not None and len(results) != len(step.outputs):
+        if not results:
+            return out
+        step = self._step(func)
+        if len(results) != len(step.outputs):
             raise UnsupportedError(f"the model does not run as when it was analysed: {func} gives other results.")
-        for tensor, dims in zip(results, step.outputs if step else (), strict=True):
+        for tensor, dims in zip(results, step.outputs, strict=True):
             if tuple(tensor.shape) != _sizes(tensor, dims, size_of):
-                raise UnsupportedError(
-                    f"the model does not run as it did when it was analysed: {func} gives other sizes."
-                )
+                raise UnsupportedError(f"the model does not run as when it was analysed: {func} gives other sizes.")
             self.staying.clear_(tensor, dims)
-        if step is not None and self._is_mixed(step, func):
+        if self._is_mixed(step, func):
             self._mix_again(step, func, args, kwargs, results)
         return out
 
@@ -211,7 +215,7 @@ class Foreseen(_Following):
         self.wrong = ""
         self.numbers: list[str] = []
         self.compared = 0
-        self._in_step, self._by_data = True, False
+        self._in_step = True
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -220,7 +224,7 @@ class Foreseen(_Following):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         results = list(operands(out))
-        if self._in_step and (results or any(True for _ in operands((args, tuple(kwargs.values()))))):
+        if self._in_step and results:
             step = self._next(func)
             self._in_step = step is not None and len(step.outputs) == len(results)
             if step is not None and self._in_step:
@@ -231,8 +235,7 @@ class Foreseen(_Following):
 
     def _compare_scalars(self, step: Ran, scalars: tuple[float, ...]) -> None:
         """What one op was given."""
-        self._by_data |= step.scalars == DATA
-        if not self._by_data and len(scalars) == len(step.scalars) and not are_close(step.scalars, scalars):
+        if not self.by_data and len(scalars) == len(step.scalars) and not are_close(step.scalars, scalars):
             self.numbers.append(f"{step.name}: {list(step.scalars)} -> {list(scalars)}")
 
     def _compare(self, name: str, tensor: Tensor, dims: Dims) -> None:

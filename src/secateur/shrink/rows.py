@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -63,9 +63,10 @@ def columns_lined_up_(model: nn.Module, coupling: Coupling, kept: Positions) -> 
     result = dict(kept)
     tensors = named_tensors(model)
     free = [rows for rows in (rows_of(coupling, group) for group in coupling.groups) if rows is not None]
-    below = _children(coupling) if free else {}
+    parents: list[tuple[int, int]] = [(o, i) for o, i in coupling.solution.parents.tolist()] if free else []
+    below = _children(parents)
     for rows in free:
-        for key, index in _indices(coupling, _order(coupling, rows, result, below)).items():
+        for key, index in _indices(coupling, _order(coupling, rows, result, parents, below)).items():
             with torch.no_grad():
                 tensor = tensors[key[0]]
                 tensor.copy_(tensor.index_select(key[1], torch.from_numpy(index).to(tensor.device)))
@@ -74,7 +75,13 @@ def columns_lined_up_(model: nn.Module, coupling: Coupling, kept: Positions) -> 
     return result
 
 
-def _order(coupling: Coupling, rows: Rows, kept: Positions, below: Mapping[int, list[int]]) -> dict[int, int]:
+def _order(
+    coupling: Coupling,
+    rows: Rows,
+    kept: Positions,
+    parents: Sequence[tuple[int, int]],
+    below: Mapping[int, list[int]],
+) -> dict[int, int]:
     """For every class that is a column of a row, the class that takes its place: those that go come last."""
     staying, gone = set[int](), set[int]()
     for (name, d), mask in kept.items():
@@ -94,31 +101,32 @@ def _order(coupling: Coupling, rows: Rows, kept: Positions, below: Mapping[int, 
         going = [any(flag for flag, lives in zip(flags, alive, strict=True) if lives) for flags in lost]
         for target, source in enumerate(sorted(range(len(places)), key=going.__getitem__)):
             order |= dict(zip(places[target], places[source], strict=True))
-    return _handed_down(coupling, order, below)
+    return _handed_down(order, parents, below)
 
 
-def _children(coupling: Coupling) -> dict[int, list[int]]:
+def _children(parents: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
     """The classes that are products with each class."""
     found: dict[int, list[int]] = {}
-    for one, parents in enumerate(coupling.solution.parents.tolist()):
-        for parent in set(parents) - {FIXED}:
+    for one, pair in enumerate(parents):
+        for parent in set(pair) - {FIXED}:
             found.setdefault(parent, []).append(one)
     return found
 
 
-def _handed_down(coupling: Coupling, order: dict[int, int], below: Mapping[int, list[int]]) -> dict[int, int]:
+def _handed_down(
+    order: dict[int, int], parents: Sequence[tuple[int, int]], below: Mapping[int, list[int]]
+) -> dict[int, int]:
     """The order of what columns are part of, too: of a column of a row in the part for queries of one projection."""
-    parents = coupling.solution.parents.tolist()
     result, pending = dict(order), list(order)
     while pending:
-        alike: dict[tuple[int, ...], list[int]] = {}  # of one product there is a class for each tensor that is cut so
+        alike: dict[tuple[int, int], list[int]] = {}  # of one product there is a class for each tensor that is cut so
         for one in sorted({child for parent in (*order, *order.values()) for child in below.get(parent, [])}):
-            alike.setdefault(tuple(parents[one]), []).append(one)
+            alike.setdefault(parents[one], []).append(one)
         pending = [one for several in alike.values() for one in several if one not in result]
         order = {}
         for one in pending:
-            own, others = tuple(parents[one]), tuple(result.get(parent, parent) for parent in parents[one])
-            order[one] = alike[others][alike[own].index(one)]
+            outer, inner = parents[one]
+            order[one] = alike[result.get(outer, outer), result.get(inner, inner)][alike[outer, inner].index(one)]
         result |= order
     return result
 
