@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +33,9 @@ def attributes_restored(model: nn.Module) -> Iterator[None]:
 def _restorers(module: nn.Module) -> Iterator[Callable[[], None]]:
     """Calls that put back one module's attributes, and what they hold."""
     yield _dict_restorer(vars(module))
-    for value in list(vars(module).values()):
+    for name, value in list(vars(module).items()):
+        if name in _HOOKS:
+            continue
         if isinstance(value, dict):
             yield _dict_restorer(value)
         elif isinstance(value, list):
@@ -41,11 +44,17 @@ def _restorers(module: nn.Module) -> Iterator[Callable[[], None]]:
             yield _dict_restorer(vars(value))
 
 
+_HOOKS = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
+"""What torch keeps in every module besides its tensors and parts: hooks and flags."""
+
+
 def _dict_restorer(entries: dict[Any, Any]) -> Callable[[], None]:
     """The call that gives a dict its present entries again, if it has others by then."""
     before = dict(entries)
 
     def restore() -> None:
+        if len(entries) == len(before) and all(map(operator.is_, entries.values(), before.values())):
+            return
         wanted = {key: _latest(value, entries.get(key)) for key, value in before.items()}
         if [*map(id, entries)] != [*map(id, wanted)] or any(entries[key] is not new for key, new in wanted.items()):
             entries.clear()
