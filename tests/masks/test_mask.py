@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secateur import Masks, ShapeError, resize_
+from secateur import Masks, ShapeError, prune_, resize_
 from secateur.masks.bits import Bits
 from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
@@ -267,3 +267,15 @@ def test_data_given_to_a_new_parameter_stays_its_own_if_it_is_zero_there_already
     parameter = nn.Parameter(given)
     Mask(parameter, Bits.of(mask, parameter)).apply_to_given_()
     assert parameter.data_ptr() == given.data_ptr()
+
+
+def test_large_embedding_with_sparse_gradients_trains_and_keeps_its_zeros() -> None:
+    model = nn.Embedding(2000, 64, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    masks = prune_(model, optimizer, sparsity=0.9)
+    assert model.weight.numel() > 1 << 16
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randint(0, 2000, (50,))).square().sum().backward()
+        optimizer.step()
+    assert (model.weight[~masks["weight"]] == 0).all()

@@ -70,7 +70,7 @@ class Bits:
             self._clear_sparse_(tensor)
         elif self.lean or tensor.numel() == 0:
             clear_packed_(tensor, self._packed_on(tensor.device, keep=own))
-        elif self._words is not None and _fit(self._words, tensor) and not tensor.is_complex():
+        elif self._words is not None and self._words.shape == tensor.shape and _fit(self._words, tensor):
             tensor.detach().view(self._words.dtype).bitwise_and_(self._words)  # what clear_ does, in fewer calls
         else:
             clear_(tensor, self._words_for(tensor, keep=own))
