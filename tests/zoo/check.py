@@ -82,14 +82,14 @@ def check(entry: Entry, seed: int = 0) -> Outcome:
         if not all(tensor.isfinite().all() for tensor in (entry.interface or tensors_in)(result)):
             raise ArithmeticError("the model's outputs are not finite")
         forward = time.process_time() - start
-    except Exception as error:
+    except Exception as error:  # another library's, of any kind: told in the report
         outcome.status, outcome.note = "unbuilt", _told(error)
         return outcome
     try:
         _try(outcome, entry, model, inputs, seed, forward)
     except secateur.SecateurError as error:
         outcome.status, outcome.note = "refused", _told(error)
-    except Exception as error:
+    except Exception as error:  # of any kind: told in the report
         outcome.status, outcome.note = "broken", _told(error)
     return outcome
 

@@ -44,11 +44,11 @@ class _Integer(int):
 
     def _combined(self, symbol: str, *operands: int) -> Any:
         """The size that an operation gives."""
-        raise NotImplementedError
+        raise NotImplementedError  # each of the two kinds has its own
 
     def _value(self) -> int:
         """What it is as a value."""
-        raise NotImplementedError
+        raise NotImplementedError  # each of the two kinds has its own
 
     __add__, __radd__ = _binary("+")
     __sub__, __rsub__ = _binary("-")

@@ -195,7 +195,7 @@ class Mask:
         start = self._window = self._window + _WINDOW if self._window + _WINDOW < parameter.numel() else 0
         if gradient is None:
             return self.bits.is_clear(start, start + _WINDOW, parameter)
-        alike = gradient.layout == torch.strided and gradient.dtype == parameter.dtype  # a sparse one has no strides
+        alike = gradient.layout == torch.strided and gradient.dtype == parameter.dtype
         if alike and gradient.stride() == parameter.stride():
             return self.bits.is_clear(start, start + _WINDOW, parameter, gradient)
         both = [tensor for tensor in (parameter, gradient) if self._is_large(tensor)]

@@ -41,7 +41,7 @@ class Tried:
         try:
             with undisturbed(self._model), free_heads(self._model), foreseen or nullcontext():
                 call_with(self._model, self._inputs)
-        except Exception as error:
+        except Exception as error:  # whatever the user's forward raises when a size does not fit
             raise UnsupportedError(f"the smaller model does not run: {error}", fix=fix) from error
         if foreseen is not None and (foreseen.wrong or foreseen.numbers):
             raise UnsupportedError(

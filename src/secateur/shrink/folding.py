@@ -127,6 +127,7 @@ def observed(model: nn.Module, several: Sequence[Reader]) -> Iterator[dict[str, 
 
     def note(reader: Reader, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         entering = (args[0] if args else kwargs["input"]).detach()
+        # the hook is put on these layers only, so what is no Linear has a kernel_size, a tuple
         channel = -1 if isinstance(module, nn.Linear) else -1 - len(module.kernel_size)  # type: ignore[arg-type]
         rows = entering.movedim(channel, -1).reshape(-1, entering.shape[channel])
         seen = Seen(rows[0].clone(), (rows - rows[0]).abs().amax(0), float(rows.abs().max()))

@@ -142,6 +142,7 @@ def _terms(number: int, said: Mapping[str, tuple[Selector, object]], scope: Scop
     """What holds for one group, given what has been said of it."""
     values = {name: value for name, (_, value) in said.items()}
     own_scope = values.pop("scope", Scope.PER_GROUP if "sparsity" in values else None)
+    # the values come by name from the fields of a dataclass, which the type checker cannot follow
     terms = replace(every, pool=number if scope is Scope.PER_GROUP else None, **values)  # type: ignore[arg-type]
     if own_scope is None:
         return terms
