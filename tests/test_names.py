@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from secateur import InvalidInputError
-from secateur._names import match, owner_of, tied_names
+from secateur._names import chosen_names, computed_by, match, owner_of, tied_names
 
 
 def tied() -> nn.ModuleDict:
@@ -68,3 +68,23 @@ def test_match_refuses_what_means_nothing(selector: Any, message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         list(match(tied(), selector))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("include", "names"),
+    [
+        (None, ["emb.weight", "body.0.weight"]),
+        ("head.weight", ["emb.weight"]),
+        (nn.Linear, ["emb.weight", "body.0.weight"]),
+        (["body.*", "emb.weight"], ["emb.weight", "body.0.weight", "body.0.bias"]),
+        ("head", ["emb.weight", "head.bias"]),
+    ],
+)
+def test_chosen_names_are_first_names_in_the_models_order(include: Any, names: list[str]) -> None:
+    assert chosen_names(tied(), include) == names
+
+
+def test_computed_weights_and_their_parts_are_known() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Linear(2, 2))
+    assert computed_by(model, "0.weight") == computed_by(model, "0.parametrizations.weight.original0") == "WeightNorm"
+    assert computed_by(model, "0.bias") == computed_by(model, "1.weight") == ""

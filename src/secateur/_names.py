@@ -9,10 +9,24 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
 
-__all__ = ["Selector", "match", "owner_of", "tied_names"]
+__all__ = [
+    "Selector",
+    "Selectors",
+    "chosen_names",
+    "computed_by",
+    "default_names",
+    "match",
+    "owner_of",
+    "tied_names",
+]
 
 Selector = str | type[nn.Module]
 """A glob over dotted parameter names (``"encoder.*.weight"``), or a module type whose parameters are meant."""
+
+Selectors = Iterable[Selector] | Selector | None
+"""Globs over dotted parameter names, module types, one of these, or None."""
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -106,6 +120,64 @@ def match(model: nn.Module, selectors: Selector | Iterable[Selector]) -> Iterato
             )
         chosen |= found
     return (name for name, _ in owned if name in chosen)
+
+
+def default_names(model: nn.Module) -> list[str]:
+    """First names of all weights: parameters of two or more dims that belong to no norm and are no bias."""
+    return [name for name, parameter in model.named_parameters() if _is_weight(model, name, parameter)]
+
+
+def chosen_names(model: nn.Module, include: Selectors) -> list[str]:
+    """First names of the parameters that are meant, in the model's order.
+
+    Args:
+        model: Any module.
+        include: Globs over dotted names or module types; all weights (`default_names`) if left out. A module type means
+            the weights of its modules (all their parameters if there are none); a glob means every parameter that it
+            matches. A parameter with several names is meant by any of them.
+
+    Raises:
+        InvalidInputError: A selector means nothing.
+    """
+    weights = default_names(model)
+    if include is None:
+        return weights
+    first = {name: names[0] for names in tied_names(model).values() for name in names}
+    found: set[str] = set()
+    for selector in [include] if isinstance(include, str | type) else include:
+        meant = {first[name] for name in match(model, [selector])}
+        found |= (meant & set(weights) if isinstance(selector, type) else set()) or meant
+    return [name for name in dict.fromkeys(first.values()) if name in found]
+
+
+def _is_weight(model: nn.Module, name: str, parameter: Tensor) -> bool:
+    """Whether a parameter is one that is pruned when nothing is said."""
+    if nn.parameter.is_lazy(parameter):
+        return True
+    module, leaf = owner_of(model, name)
+    return parameter.dim() > 1 and "bias" not in leaf and not isinstance(module, _NORMS)
+
+
+def computed_by(model: nn.Module, name: str) -> str:
+    """Names of the parametrizations, hooks or pruning methods that a parameter is part of or that make it; or ''."""
+    path, _, rest = f".{name}".partition(".parametrizations.")
+    if rest:
+        module, leaf = model.get_submodule(path[1:]), rest.partition(".")[0]
+    else:
+        module, leaf = owner_of(model, name)
+    if nn.utils.parametrize.is_parametrized(module, leaf):
+        return ", ".join(type(part).__name__.lstrip("_") for part in _parts(module, leaf))
+    for hook in module._forward_pre_hooks.values():
+        made = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
+        if isinstance(made, str) and leaf in (made, f"{made}_g", f"{made}_v", f"{made}_orig"):
+            return type(hook).__name__
+    return ""
+
+
+def _parts(module: nn.Module, leaf: str) -> list[nn.Module]:
+    """The parametrizations of one tensor."""
+    parts = module.parametrizations
+    return list(parts[leaf].children()) if isinstance(parts, nn.ModuleDict) else []
 
 
 def _direct(module: nn.Module) -> dict[str, Tensor]:

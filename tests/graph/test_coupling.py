@@ -206,3 +206,12 @@ def test_numbers_that_are_no_units_are_refused() -> None:
     check_units(coupling, coupling.groups[0].units)
     with pytest.raises(InvalidInputError, match=r"these are no units(?s:.*)10000"):
         check_units(coupling, [coupling.groups[0].units[0], 10_000])
+
+
+@pytest.mark.parametrize(("heads", "width"), [(4, 4), (3, 3), (4, 2), (2, 4)])
+def test_as_many_heads_as_columns_in_each_are_two_kinds(heads: int, width: int) -> None:
+    coupling = analyze(Attention(heads * width, heads, lambda _: 0.5), torch.randn(2, 5, heads * width))
+    found = [(group.kind, len(group.units)) for group in coupling.groups]
+    assert ("heads", heads) in found
+    assert all(number == {"heads": heads, "head dims": width}.get(kind, number) for kind, number in found)
+    assert "head dims" in dict(found)

@@ -7,9 +7,11 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from secateur._errors import UnsupportedError
 from secateur.graph import analyze
+from secateur.graph.factors import only_factors
 from secateur.graph.pretend import Foreseen, run_without
 from secateur.graph.trace import call_with, undisturbed
 from secateur.shrink import plan_of
@@ -45,7 +47,7 @@ def test_what_norms_and_softmax_combine_is_what_stays() -> None:
     nn.init.normal_(model.norm.weight)
     coupling = analyze(model, x)
     units = coupling.groups[0].units[2:7]
-    found = run_without(copy.deepcopy(model), x, coupling, units)
+    found = run_without(model, x, coupling, units).result
     torch.testing.assert_close(found, by_hand(model, x, torch.tensor([0, 1, 7, 8, 9, 10, 11])))
     smaller = plan_of(model, coupling, units).apply_(copy.deepcopy(model))
     torch.testing.assert_close(smaller(x), found)
@@ -53,7 +55,7 @@ def test_what_norms_and_softmax_combine_is_what_stays() -> None:
 
 def test_nothing_gone_is_the_model_itself() -> None:
     model, x = Normed(), torch.randn(4, 5)
-    assert torch.equal(run_without(copy.deepcopy(model), x, analyze(model, x), []), model(x))
+    assert torch.equal(run_without(model, x, analyze(model, x), []).result, model(x))
 
 
 def test_group_norm_keeps_its_groups() -> None:
@@ -62,7 +64,7 @@ def test_group_norm_keeps_its_groups() -> None:
     coupling = analyze(model, x)
     for group in coupling.groups:
         smaller = plan_of(model, coupling, group.units[:1]).apply_(copy.deepcopy(model))
-        torch.testing.assert_close(smaller(x), run_without(copy.deepcopy(model), x, coupling, group.units[:1]))
+        torch.testing.assert_close(smaller(x), run_without(model, x, coupling, group.units[:1]).result)
 
 
 def test_expanded_positions_are_not_taken_for_those_that_share_their_memory() -> None:
@@ -78,17 +80,17 @@ def test_expanded_positions_are_not_taken_for_those_that_share_their_memory() ->
     coupling = analyze(model, x)
     units = coupling.groups[0].units[:2]
     smaller = plan_of(model, coupling, units).apply_(copy.deepcopy(model))
-    torch.testing.assert_close(run_without(copy.deepcopy(model), x, coupling, units), smaller(x))
+    torch.testing.assert_close(run_without(model, x, coupling, units).result, smaller(x))
 
 
 def test_another_run_than_the_analysed_one_is_refused() -> None:
     model, x = nn.Sequential(nn.Linear(3, 6), nn.Dropout(), nn.Linear(6, 2)), torch.randn(4, 3)
     coupling = analyze(model.train(), x)
     with pytest.raises(UnsupportedError, match=r"came out of turn"):
-        run_without(copy.deepcopy(model).eval(), x, coupling, [])
+        run_without(model.eval(), x, coupling, [])
     coupling = analyze(model.eval(), x)
     with pytest.raises(UnsupportedError, match=r"gives other sizes"):
-        run_without(copy.deepcopy(model), torch.randn(7, 3), coupling, [])
+        run_without(model, torch.randn(7, 3), coupling, [])
 
 
 def test_shapes_of_the_smaller_model_are_those_predicted_and_of_another_are_not() -> None:
@@ -102,3 +104,56 @@ def test_shapes_of_the_smaller_model_are_those_predicted_and_of_another_are_not(
             call_with(tried, x)
         assert shapes.compared > 0
         assert shapes.wrong == wrong
+
+
+class Mixture(nn.Module):
+    """Weights that are factors, and weights that are more than that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.down, self.up = nn.Embedding(7, 5), nn.Linear(5, 8), nn.Linear(8, 5)
+        self.low, self.high = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(8, 6))
+        self.conv, self.norm, self.out = nn.Conv1d(5, 6, 3, padding=1), nn.LayerNorm(5), nn.Linear(6, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.table(tokens))
+        x = x + self.up(torch.sigmoid(self.down(x)))
+        merged = self.low @ self.high  # two weights, multiplied with each other
+        centred = self.conv.weight - self.conv.weight.mean((1, 2), keepdim=True)  # and one that is averaged
+        x = functional.conv1d(x.transpose(1, 2), centred, self.conv.bias, padding=1).transpose(1, 2)
+        return self.out(x @ merged + 1)
+
+
+def test_only_factors_of_activations_are_spared() -> None:
+    torch.manual_seed(0)
+    coupling = analyze(Mixture().double(), torch.tensor([[0, 3, 2]]))
+    assert only_factors(coupling) == {"table.weight", "down.weight", "up.weight", "out.weight"}
+
+
+@pytest.mark.parametrize("strange", [1.0, float("nan"), float("inf")])
+def test_spared_weights_are_as_good_as_emptied_ones(strange: float) -> None:
+    torch.manual_seed(0)
+    model, tokens = Mixture().double(), torch.tensor([[0, 3, 2], [1, 1, 6]])
+    coupling = analyze(model, tokens)
+    units = [unit for group in coupling.groups for unit in group.units[1::2]]
+    positions = coupling.positions(units)
+    for (name, d), stays in positions.items():
+        gone = torch.from_numpy(~stays).nonzero()[:, 0]
+        with torch.no_grad():
+            model.get_parameter(name).index_fill_(d, gone, strange)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = run_without(model, tokens, coupling, units).result
+    smaller = plan_of(model, coupling, units).apply_(copy.deepcopy(model))
+    torch.testing.assert_close(found, smaller(tokens))
+    assert found.isfinite().all()
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
+
+
+def test_after_an_error_the_model_has_its_own_values_again() -> None:
+    model, x = Normed(), torch.randn(4, 5)
+    coupling = analyze(model, x)
+    memory = [parameter.data_ptr() for parameter in model.parameters()]
+    with pytest.raises(UnsupportedError, match=r"gives other sizes"):
+        run_without(model, torch.randn(7, 5), coupling, coupling.groups[0].units[:4])
+    assert [parameter.data_ptr() for parameter in model.parameters()] == memory

@@ -118,7 +118,7 @@ def applied(model: nn.Module, optimizer: Any, plan: ShrinkPlan, x: Tensor, wante
 def without(net: Generated, coupling: Coupling, units: list[int], plan: ShrinkPlan) -> list[Tensor] | None:
     """What the model gives as if the units were gone; None where other experts are chosen then, so other ops run."""
     try:
-        return tensors_in(run_without(zeroed(net.model, plan), (net.inputs,), coupling, units))
+        return tensors_in(run_without(zeroed(net.model, plan), (net.inputs,), coupling, units).result)
     except UnsupportedError:
         if "experts" not in str(net):
             raise

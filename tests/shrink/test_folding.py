@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.graph import analyze
-from secateur.shrink.folding import additions, bias_edits, observed, readers, with_additions
+from secateur.shrink.folding import additions, bias_edits, observed, readers
 from secateur.surgery.edits import carry_out
 
 
@@ -97,26 +97,20 @@ def test_additions_are_what_the_layer_makes_of_the_constant(groups: int) -> None
     torch.testing.assert_close(found["1.bias"][:, None, None].expand_as(difference[0]), difference[0])
 
 
-def test_with_additions_makes_new_tensors_only_where_something_is_added() -> None:
-    state = {"a": torch.ones(2), "b": torch.ones(2)}
-    found = with_additions(state, {"a": torch.tensor([1.0, 2.0])})
-    assert found["a"].tolist() == [2.0, 3.0]
-    assert state["a"].tolist() == [1.0, 1.0]
-    assert found["b"] is state["b"]
-
-
 def test_bias_edits_reach_model_copies_and_dicts_once_and_can_be_undone() -> None:
     model = nn.Linear(2, 3)
-    twin, by_hand, alias = copy.deepcopy(model), {"bias": torch.zeros(3)}, model.state_dict()
+    twin, by_hand, alias = copy.deepcopy(model), {"bias": torch.zeros(3), "b": torch.zeros(3)}, model.state_dict()
+    shared = dict.fromkeys(("bias", "b"), torch.zeros(3))
     before = model.bias.detach().clone()
 
     def edits() -> list[Any]:
-        return list(bias_edits([model, twin], [by_hand, alias, {"else": 1}], {"bias": torch.ones(3)}, {}))
+        copies = [by_hand, alias, shared, {"else": 1}]
+        return list(bias_edits([model, twin], copies, {"bias": torch.ones(3)}, {}, {"bias": ("b",)}))
 
     carry_out(edits())
     assert torch.equal(model.bias.detach(), before + 1)
     assert torch.equal(twin.bias.detach(), before + 1)
-    assert by_hand["bias"].tolist() == [1.0] * 3
+    assert by_hand["bias"].tolist() == by_hand["b"].tolist() == shared["b"].tolist() == [1.0] * 3
 
     class Failing:
         def do(self) -> None:
@@ -129,12 +123,13 @@ def test_bias_edits_reach_model_copies_and_dicts_once_and_can_be_undone() -> Non
         carry_out([*edits(), Failing()])
     assert torch.equal(model.bias.detach(), before + 1)
     assert torch.equal(twin.bias.detach(), before + 1)
-    assert by_hand["bias"].tolist() == [1.0] * 3
+    assert by_hand["bias"].tolist() == by_hand["b"].tolist() == shared["b"].tolist() == [1.0] * 3
 
 
 def test_bias_edits_add_what_belongs_to_the_kept_positions() -> None:
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.bias.zero_()
-    carry_out(bias_edits([model], [], {"bias": torch.tensor([1.0, 2.0, 3.0])}, {"bias": {0: torch.tensor([0, 2])}}))
+    kept = {"bias": {0: torch.tensor([0, 2])}}
+    carry_out(bias_edits([model], [], {"bias": torch.tensor([1.0, 2.0, 3.0])}, kept, {}))
     assert model.bias.tolist() == [1.0, 3.0]

@@ -142,7 +142,10 @@ WRONG: dict[str, tuple[dict[Any, Any], str]] = {
     ),
     "sparsity": ({"up": 1.0}, r"in \[0, 1\)"),
     "no number": ({"up": "half"}, r"in \[0, 1\)"),
-    "no name": ({3: 0.5}, "globs over their names or by module types"),
+    "no name": ({0.5: 0.5}, "globs over their names or by module types"),
+    "no mapping": (["up"], "overrides say what holds for which groups"),
+    "no such group": ({30: 0.5}, r"no group of this number(?s:.*)group: 30"),
+    "no number of a group": ({(0, True): 0.5}, r"no group of this number(?s:.*)group: True"),
 }
 
 

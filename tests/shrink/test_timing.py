@@ -54,7 +54,8 @@ def test_what_a_table_holds_is_kept_and_the_rest_is_measured() -> None:
 
 @pytest.mark.parametrize("kind", ["meta", "no parameter"])
 def test_what_cannot_be_timed_is_refused(kind: str) -> None:
-    coupling = analyze(Model(), X)
-    model = Model().to("meta") if kind == "meta" else nn.ReLU()
+    model = Model() if kind == "meta" else nn.ReLU()
+    coupling = analyze(model, X)
+    model.to("meta")
     with pytest.raises(InvalidInputError, match="cannot be timed" if kind == "meta" else "no floating-point parameter"):
         measure_latency(model, coupling)

@@ -28,8 +28,9 @@ from secateur.graph.pretend import Foreseen, run_without
 from secateur.graph.trace import call_with, named_tensors, undisturbed
 from secateur.shrink import ShrinkPlan, plan_of
 from secateur.shrink.composing import fitting
-from secateur.shrink.verifying import Numbers, differing, distance
+from secateur.shrink.verifying import distance
 from tests.zoo.catalogue import Entry, entries
+from tests.zoo.scalars import Numbers, differing
 
 __all__ = ["Outcome", "check"]
 
@@ -117,7 +118,7 @@ def _compare(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, unit
     interface, coupling = entry.interface or tensors_in, plan.coupling
     assert coupling is not None
     with torch.random.fork_rng():
-        expected = _floats(interface(run_without(copy.deepcopy(model), inputs, coupling, units)))
+        expected = _floats(interface(run_without(model, inputs, coupling, units).result))
         full, scalars = _watched(model, inputs, Numbers())
         small = plan.apply_(copy.deepcopy(model))
         found, shapes = _watched(small, inputs, Foreseen(coupling, units))

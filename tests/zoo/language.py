@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.zoo.settings import OWN, SIZES
 
-__all__ = ["language_models", "logits"]
+__all__ = ["language_models", "logits", "model_of"]
 
 _TEXT = [
     "bert",
@@ -166,7 +166,7 @@ def language_models() -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[
         (_PAIRS, "pair", _captions),
     ):
         for family in families:
-            yield family, _model(family, form), inputs
+            yield family, model_of(family, form, OWN.get(family, {}), exact=family not in _SINGLE), inputs
 
 
 def logits(result: Any) -> list[Tensor]:
@@ -184,26 +184,36 @@ _HEADS = {
     "vision": ("IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "DEPTH_ESTIMATION", "IMAGE_TO_IMAGE"),
     "audio": ("SPEECH_SEQ_2_SEQ", "CTC", "AUDIO_CLASSIFICATION"),
     "pair": (),
+    "bare": (),
+    "dense": ("SEMANTIC_SEGMENTATION", "KEYPOINT_DETECTION"),
+    "video": ("VIDEO_CLASSIFICATION",),
 }
 """Mappings of transformers in which a class is looked for, the first that has one."""
 
 
-def _model(family: str, form: str) -> Callable[[], nn.Module]:
-    """Builds a model of a family with a head, from a small configuration."""
+def model_of(family: str, form: str, own: Mapping[str, Any], *, exact: bool = True) -> Callable[[], nn.Module]:
+    """Builds a model of a family with a head, from a small configuration; in double precision if exact.
+
+    Args:
+        family: The model type of transformers.
+        form: Which of the heads it gets, and which inputs.
+        own: Sizes that the family needs besides those that hold for all.
+        exact: Whether its kernels take double precision.
+    """
 
     def build() -> nn.Module:
         from transformers import AutoConfig
         from transformers.models.auto import modeling_auto
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-        config = AutoConfig.for_model(family, **_settings(CONFIG_MAPPING[family], family, form))
+        config = AutoConfig.for_model(family, **_settings(CONFIG_MAPPING[family], family, form, own))
         _shrink(config)
         config.use_cache = False
         names = (*(f"MODEL_FOR_{head}_MAPPING" for head in _HEADS[form]), "MODEL_MAPPING")
         mapping = next(m for m in (getattr(modeling_auto, name) for name in names) if type(config) in m)
         found = mapping[type(config)]
         model: nn.Module = (found[0] if isinstance(found, tuple) else found)(config)
-        return model if family in _SINGLE else model.double()
+        return model.double() if exact else model
 
     return build
 
@@ -214,9 +224,8 @@ _SINGLE = frozenset(("mixtral", "olmoe", "gpt_oss", "qwen2_moe", "qwen3_moe", "g
 _LISTED = ("hidden_sizes", "depths", "depth", "conv_layer_in_channels")
 
 
-def _settings(kind: Any, family: str, form: str) -> dict[str, Any]:
+def _settings(kind: Any, family: str, form: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Small sizes for all fields that a configuration has; one that lists its stages is given as a whole."""
-    own = OWN.get(family, {})
     if any(name in own for name in _LISTED) or family in ("efficientnet", "textnet", "mobilenet_v1", "mobilenet_v2"):
         return {"num_labels": 7, **own}
     settings = _small(kind())
@@ -241,7 +250,7 @@ def _small(config: Any) -> dict[str, Any]:
 def _shrink(config: Any) -> None:
     """Lists that have one entry a layer."""
     for name in ("layer_types", "mlp_layer_types", "no_rope_layers"):
-        value = getattr(config, name, None)
+        value = vars(config).get(name)
         if isinstance(value, list) and hasattr(config, "num_hidden_layers"):
             setattr(config, name, value[: config.num_hidden_layers])
 

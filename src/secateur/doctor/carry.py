@@ -15,6 +15,7 @@ from secateur.doctor.setup import Slot
 from secateur.doctor.state import flat_misfit, misfits, old_shape
 from secateur.surgery import Change, Selection
 from secateur.surgery.entries import follow_entry
+from secateur.surgery.optimizers import state_before_first_step
 
 __all__ = ["Carried", "Outcome", "carried_gradient", "carried_state", "compact", "handed_on", "joined"]
 
@@ -57,7 +58,7 @@ def carried_state(name: str, slot: Slot, live: Tensor, selections: Sequence[Sele
     for shape, kept in cuts:
         followed = _follow(name, slot, state, shape, kept) if kept is not None else None
         if followed is None:
-            return Carried(_anew(optimizer, live, state, group), "dropped")
+            return Carried(state_before_first_step(optimizer, live, state, group), "dropped")
         state = followed
     return Carried(state, "cut" if cuts else "carried")
 
@@ -129,11 +130,3 @@ def compact(tensor: Tensor, others: Iterable[Tensor]) -> Tensor:
 def _storage(tensor: Tensor) -> int:
     """Where a tensor's memory begins."""
     return 0 if tensor.is_meta or tensor.layout != torch.strided else tensor.untyped_storage().data_ptr()
-
-
-def _anew(optimizer: object, live: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-    """The state before the first step: empty, but for Adagrad, which makes it when it is built."""
-    if not isinstance(optimizer, torch.optim.Adagrad):
-        return {}
-    total = torch.full_like(live, group["initial_accumulator_value"], requires_grad=False)
-    return {"step": torch.zeros_like(state["step"]), "sum": total}

@@ -13,6 +13,7 @@ from secateur._errors import StaleGraphError
 from secateur._names import owner_of
 from secateur.doctor.setup import Slot
 from secateur.doctor.wording import listed
+from secateur.surgery.optimizers import put_state_
 from secateur.surgery.storage import set_shape_
 
 __all__ = ["begin_anew", "give_gradient", "give_names", "poison", "put", "reshape", "set_state", "take_out"]
@@ -29,7 +30,7 @@ def put(live: Tensor, name: str, slot: Slot, state: dict[str, Any]) -> Edit:
         if "param_names" in group:
             group["param_names"][position] = name
         optimizer.state.pop(old, None)
-        _set(optimizer, live, state)
+        put_state_(optimizer, live, state)
 
     return edit
 
@@ -50,15 +51,7 @@ def take_out(slot: Slot, *, with_state: bool) -> Edit:
 
 def set_state(optimizer: Any, parameter: Tensor, state: dict[str, Any]) -> Edit:
     """Give a parameter its state."""
-    return lambda: _set(optimizer, parameter, state)
-
-
-def _set(optimizer: Any, parameter: Tensor, state: dict[str, Any]) -> None:
-    """Give a parameter its state; none, as before the first step, if it is empty."""
-    if state:
-        optimizer.state[parameter] = state
-    else:
-        optimizer.state.pop(parameter, None)
+    return lambda: put_state_(optimizer, parameter, state)
 
 
 def begin_anew(optimizer: Any) -> Edit:

@@ -23,6 +23,7 @@ from secateur.graph.call import Call, Kind, Rule, operands, tensors_in
 from secateur.graph.costs import Activation, Product
 from secateur.graph.labels import Axis, Dim, Dims, Labels, size_of
 from secateur.graph.memory import geometry_of, storage_of
+from secateur.graph.outlining import Execute, in_earnest
 from secateur.graph.ran import Ran as Ran
 from secateur.graph.scalars import scalars_of
 from secateur.graph.slicing import Cut
@@ -71,6 +72,7 @@ class Capture(TorchDispatchMode):
     Args:
         labels: Where facts are written down; several captures of one model share it.
         rule_for: The rule of an op.
+        execute: How an op is run, see `secateur.graph.outlining`.
 
     Attributes:
         mixed: Dims whose positions some op combines, with the op's name.
@@ -90,9 +92,10 @@ class Capture(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, labels: Labels, rule_for: Callable[[Any], Rule]) -> None:
+    def __init__(self, labels: Labels, rule_for: Callable[[Any], Rule], execute: Execute = in_earnest) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.labels = labels
+        self._execute = execute
         self.mixed: list[tuple[Dim, str]] = []
         self.spoiled: list[tuple[Dim, str]] = []
         self.random: list[tuple[Dim, str]] = []
@@ -227,7 +230,7 @@ class Capture(TorchDispatchMode):
     ) -> Any:
         """Run the op, then apply its rule."""
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = self._execute(func, args, kwargs)
         with without_torch_function():
             self._note(func, args, kwargs, out)
         return out
@@ -262,7 +265,8 @@ class Capture(TorchDispatchMode):
             self._dirty.update(self._record(tensor).memory for tensor in written)
         after = tuple(record.dims for record in made)
         mixed = tuple(dim for dim, _ in self.mixed[mixing:])
-        self.ran.append(Ran(kind.name, kind.rule, before, after, mixed, scalars_of(kind.name, args, kwargs, out)))
+        scalars = scalars_of(kind.name, args, kwargs, out)
+        self.ran.append(Ran(kind.name, kind.rule, before, after, mixed, scalars, kind.is_view))
         self._follow_weights(kind, records, made, is_product=len(self.products) > products)
 
     def _settle(self, kind: Kind, call: Call, results: Sequence[Dims], written: Iterable[Tensor]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
 from secateur._names import Selector, match
+from secateur._passes import without_collections
 from secateur.graph.capture import tensors_in
 from secateur.graph.costs import Activation, Counter, Product, activation_bytes, macs
 from secateur.graph.grouping import Group, groups_of, leaves
@@ -47,6 +48,7 @@ class Coupling:
         ran: The ops of the run on the example inputs, in their order, with the dims of their tensors.
         activations: Every result of an op that takes memory of its own, for costs.
         multiples: Dims of which some op needs a multiple of a number, and the number.
+        by_values: Whether the model looked at values on its way, so that what it did may depend on them.
     """
 
     groups: tuple[Group, ...]
@@ -60,6 +62,7 @@ class Coupling:
     ran: tuple[Ran, ...] = field(default=(), repr=False)
     activations: tuple[Activation, ...] = field(default=(), repr=False)
     multiples: tuple[tuple[Dim, int], ...] = ()
+    by_values: bool = True
 
     @cached_property
     def num_units(self) -> int:
@@ -178,6 +181,7 @@ class Coupling:
         return "\n".join(lines)
 
 
+@without_collections()
 def analyze(
     model: nn.Module,
     example_inputs: Inputs,
@@ -240,6 +244,7 @@ def analyze(
         tuple(traced.ran),
         tuple(traced.activations),
         tuple(dict.fromkeys(traced.multiples)),
+        traced.by_values,
     )
 
 

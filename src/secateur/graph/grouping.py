@@ -84,8 +84,9 @@ def groups_of(
     unit, place, count, places = _footprints(dims, solution)
     if not len(unit):
         return
-    # a footprint is told by a sum of random numbers, one for each dim, times the positions there
-    random = np.random.default_rng(0).integers(1, 2**62, size=len(places), dtype=np.uint64)
+    # a footprint is told by a sum of random numbers, one for each dim, times the positions there; as many heads as
+    # columns in each have the same one, so there are numbers for rows and for columns as well
+    random = np.random.default_rng(0).integers(1, 2**62, size=len(places) + 2, dtype=np.uint64)
     owns = np.zeros(len(solution.parents), dtype=bool)
     is_weight = np.array([name in weights for name, _ in places])
     owns[unit[is_weight[place]]] = True
@@ -94,6 +95,8 @@ def groups_of(
     first = np.flatnonzero(np.diff(unit, prepend=-1))
     marks = np.zeros(len(solution.parents), dtype=np.uint64)
     marks[unit[first]] = np.add.reduceat(random[place] * count.astype(np.uint64), first)
+    for factors, number in zip(solution.parents.T, random[len(places) :], strict=True):
+        marks[np.unique(factors[factors != FIXED])] += number
     starts = np.append(0, np.cumsum(np.bincount(unit, minlength=len(solution.parents))))
 
     seen: dict[int, list[int]] = {}

@@ -9,128 +9,142 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from secateur._errors import UnsupportedError
-from secateur.graph.call import operands
+from secateur.graph.call import operands, tensors_in
 from secateur.graph.coupling import Coupling
+from secateur.graph.factors import only_factors
 from secateur.graph.heads import free_heads
-from secateur.graph.labels import Dim, Dims, size_of
+from secateur.graph.labels import Dims, size_of
+from secateur.graph.outlining import Execute, in_earnest
 from secateur.graph.ran import Ran
 from secateur.graph.scalars import DATA, are_close, scalars_of
-from secateur.graph.solve import Solution
+from secateur.graph.staying import Staying
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
 
-__all__ = ["Foreseen", "Pretence", "run_without"]
+__all__ = ["Foreseen", "Pretence", "Used", "Without", "run_without"]
+
+Used = tuple[str, tuple[float, ...]]
+"""An op and the floating-point scalars that it was given."""
 
 
 def run_without(
-    model: nn.Module, inputs: Inputs, coupling: Coupling, units: Iterable[int], *, watching: Iterable[Any] = ()
-) -> Any:
+    model: nn.Module,
+    inputs: Inputs,
+    coupling: Coupling,
+    units: Iterable[int],
+    *,
+    values: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Without:
     """What the model returns when these units are gone.
 
     Args:
-        model: The model that was analysed, or a copy, in the same mode.
+        model: The model that was analysed, or a copy; it is left as it is.
         inputs: The example inputs of the analysis.
         coupling: Its coupling.
         units: Class numbers of the units.
-        watching: Further modes to run it under.
+        values: By name, what some parameters and buffers hold instead of their own values.
 
     Returns:
-        The result; positions of outputs that are gone hold zeros.
+        The result, in which positions of outputs that are gone hold zeros, and the scalars that ops were given.
 
     Raises:
         UnsupportedError: The model runs other ops than it did when it was analysed.
-
-    Changes:
-        Parameters and buffers of the model, which become zero at removed positions.
     """
-    mode = Pretence(coupling.ran, _Staying(coupling.solution, units))
+    found = _run_without(model, inputs, coupling, units, values, spared=only_factors(coupling))
+    if all(bool(tensor.isfinite().all()) for tensor in tensors_in(found.result)):
+        return found
+    return _run_without(model, inputs, coupling, units, values, spared=frozenset())
+
+
+def _run_without(
+    model: nn.Module,
+    inputs: Inputs,
+    coupling: Coupling,
+    units: Iterable[int],
+    values: Mapping[str, Tensor],
+    spared: Set[str],
+) -> Without:
+    """The same with some tensors not emptied, which is right if they hold numbers, and not inf or NaN."""
+    mode = Pretence(coupling.ran, Staying(coupling.solution, units))
+    emptied = _emptied(model, coupling, mode.staying, values, spared)
+    with _holding(emptied), undisturbed(model), free_heads(model), mode:
+        return Without(call_with(model, inputs), mode.used, mode.staying)
+
+
+class Without(NamedTuple):
+    """What a model does without some of its units.
+
+    Args:
+        result: What it returns.
+        used: Every op with the floating-point scalars that it was given.
+        staying: Which positions stay.
+    """
+
+    result: Any
+    used: Sequence[Used]
+    staying: Staying
+
+
+def _emptied(
+    model: nn.Module, coupling: Coupling, staying: Staying, values: Mapping[str, Tensor], spared: Set[str]
+) -> list[tuple[Tensor, Tensor]]:
+    """Parameters and buffers, each with its values when there are zeros at removed positions, but for those spared."""
+    # what weight norm makes of a direction has its length divided out; it is cleared when it is made
     normed = {id(dims) for step in coupling.ran if step.name == "aten._weight_norm_interface" for dims in step.inputs}
+    found = []
     for name, tensor in named_tensors(model).items():
-        if id(coupling.dims[name]) not in normed:  # what they make keeps its values, and is cleared when it is made
-            mode.staying.clear_(tensor.data, coupling.dims[name])
-    with ExitStack() as stack:
-        stack.enter_context(undisturbed(model))
-        stack.enter_context(free_heads(model))
-        stack.enter_context(mode)
-        for watcher in watching:  # they see the model's own ops, and not those that take positions away
-            stack.enter_context(watcher)
-        return call_with(model, inputs)
+        value, dims = values.get(name, tensor).detach(), coupling.dims[name]
+        is_kept = name in spared or id(dims) in normed
+        found.append((tensor, value if is_kept else staying.cleared(value, dims)))
+    return found
 
 
-class _Staying:
-    """Positions that stay when some units go, dim by dim."""
-
-    def __init__(self, solution: Solution, units: Iterable[int]) -> None:
-        self._solution = solution
-        self._gone = solution.removed(units)
-        self._known: dict[Dim, tuple[Tensor, Tensor] | None] = {}
-
-    def _split(self, dim: Dim) -> tuple[Tensor, Tensor] | None:
-        """The positions of a dim that stay, and those that go; None if all stay."""
-        if dim not in self._known:
-            kept = torch.from_numpy(self._solution.kept(dim, self._gone))
-            self._known[dim] = None if bool(kept.all()) else (kept.nonzero()[:, 0], (~kept).nonzero()[:, 0])
-        return self._known[dim]
-
-    def count(self, dim: Dim) -> int:
-        """Number of positions that stay."""
-        parts = self._split(dim)
-        return size_of(dim) if parts is None else len(parts[0])
-
-    def clear_(self, tensor: Tensor, dims: Dims) -> None:
-        """Zero positions that go; copies that share memory (``expand``) are no positions of their own."""
-        once = tensor[tuple(slice(None) if stride else slice(1) for stride in tensor.stride())]
-        for d, dim in enumerate(dims):
-            parts = self._split(dim)
-            if parts is not None and tensor.stride(d):
-                once.index_fill_(d, parts[1].to(tensor.device), 0)
-
-    def gathered(self, tensor: Tensor, dims: Dims) -> Tensor:
-        """The positions that stay, in a smaller tensor."""
-        for d, dim in enumerate(dims):
-            parts = self._split(dim)
-            if parts is not None:
-                tensor = tensor.index_select(d, parts[0].to(tensor.device))
-        return tensor
-
-    def scattered(self, tensor: Tensor, dims: Dims) -> Tensor:
-        """The other way round: zeros where positions are gone."""
-        for d, dim in enumerate(dims):
-            parts = self._split(dim)
-            if parts is not None:
-                full = tensor.new_zeros([*tensor.shape[:d], size_of(dim), *tensor.shape[d + 1 :]])
-                tensor = full.index_copy_(d, parts[0].to(tensor.device), tensor)
-        return tensor
+@contextmanager
+def _holding(values: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Have tensors hold other values of the same shapes, and give each its own memory back afterwards."""
+    held = [(tensor, tensor.data, value) for tensor, value in values if value.data_ptr() != tensor.data_ptr()]
+    try:
+        for tensor, _, value in held:
+            tensor.data = value
+        yield
+    finally:
+        for tensor, own, _ in held:
+            tensor.data = own
 
 
 class _Following(TorchDispatchMode):
     """Goes through ops in step with an analysed run; those without results, which only read, are passed over.
 
     How a scalar is read off a tensor depends on what watches the run.
+
+    Attributes:
+        used: Every op that had results, with the floating-point scalars that it was given.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, ran: Sequence[Ran], staying: _Staying) -> None:
+    def __init__(self, ran: Sequence[Ran], staying: Staying, execute: Execute = in_earnest) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.staying = staying
+        self._execute = execute
         by_data = itertools.accumulate((step.scalars == DATA for step in ran), operator.or_)
         self._ran = ((step, known) for step, known in zip(ran, by_data, strict=True) if step.outputs)
         self.by_data = False
+        self.used: list[Used] = []
 
     def _next(self, func: Any) -> Ran | None:
         """The step of the analysed run that this op is; None if there the ops went another way."""
         step, self.by_data = next(self._ran, (None, self.by_data))
-        packet = getattr(func, "overloadpacket", func)
-        return step if step is not None and step.name == str(packet) else None
+        return step if step is not None and step.name == _name_of(func) else None
 
 
 class Pretence(_Following):
@@ -148,10 +162,12 @@ class Pretence(_Following):
         step = self._step(func)
         if len(results) != len(step.outputs):
             raise UnsupportedError(f"the model does not run as when it was analysed: {func} gives other results.")
+        self.used.append((step.name, scalars_of(step.name, args, kwargs, out)))
         for tensor, dims in zip(results, step.outputs, strict=True):
-            if tuple(tensor.shape) != _sizes(tensor, dims, size_of):
+            if tensor.shape != self.staying.shape(tensor, dims, whole=True):
                 raise UnsupportedError(f"the model does not run as when it was analysed: {func} gives other sizes.")
-            self.staying.clear_(tensor, dims)
+            if not step.is_view:  # which shows what has been cleared
+                self.staying.clear_(tensor, dims)
         if self._is_mixed(step, func):
             self._mix_again(step, func, args, kwargs, results)
         return out
@@ -165,7 +181,7 @@ class Pretence(_Following):
 
     def _is_mixed(self, step: Ran, func: Any) -> bool:
         """Whether an op combines positions some of which are gone."""
-        return not func._schema.is_mutable and any(self.staying.count(dim) < size_of(dim) for dim in step.mixed)
+        return any(self.staying.count(dim) < size_of(dim) for dim in step.mixed) and not func._schema.is_mutable
 
     def _mix_again(
         self, step: Ran, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
@@ -202,6 +218,8 @@ class Foreseen(_Following):
     Args:
         coupling: The analysis.
         units: Class numbers of the units that went.
+        execute: How an op is run, see `secateur.graph.outlining`.
+        staying: What these units leave, if that is known already.
 
     Attributes:
         wrong: The first result of another shape, empty if there was none.
@@ -210,8 +228,15 @@ class Foreseen(_Following):
         compared: Number of results that were compared; where ops come in another order, comparing ends.
     """
 
-    def __init__(self, coupling: Coupling, units: Iterable[int]) -> None:
-        super().__init__(coupling.ran, _Staying(coupling.solution, units))
+    def __init__(
+        self,
+        coupling: Coupling,
+        units: Iterable[int],
+        execute: Execute = in_earnest,
+        *,
+        staying: Staying | None = None,
+    ) -> None:
+        super().__init__(coupling.ran, staying or Staying(coupling.solution, units), execute)
         self.wrong = ""
         self.numbers: list[str] = []
         self.compared = 0
@@ -222,13 +247,18 @@ class Foreseen(_Following):
     ) -> Any:
         """Run one op and look at its results."""
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = self._execute(func, args, kwargs)
         results = list(operands(out))
-        if self._in_step and results:
+        if not results:
+            return out
+        name = _name_of(func)
+        scalars = scalars_of(name, args, kwargs, out)
+        self.used.append((name, scalars))
+        if self._in_step:
             step = self._next(func)
             self._in_step = step is not None and len(step.outputs) == len(results)
             if step is not None and self._in_step:
-                self._compare_scalars(step, scalars_of(step.name, args, kwargs, out))
+                self._compare_scalars(step, scalars)
                 for tensor, dims in zip(results, step.outputs, strict=True):
                     self._compare(step.name, tensor, dims)
         return out
@@ -240,13 +270,13 @@ class Foreseen(_Following):
 
     def _compare(self, name: str, tensor: Tensor, dims: Dims) -> None:
         """One result."""
-        expected = _sizes(tensor, dims, self.staying.count)
+        expected = self.staying.shape(tensor, dims)
         self.compared += 1
-        if not self.wrong and tuple(tensor.shape) != expected:
+        if not self.wrong and tensor.shape != expected:
             self.wrong = f"{name} gave {tuple(tensor.shape)} where {expected} was predicted (result {self.compared})"
 
 
-def _sizes(tensor: Tensor, dims: Dims, count: Callable[[Dim], int]) -> tuple[int, ...]:
-    """The shape that dims come to; a size that depends on values is taken as it is."""
-    counted = [any(axis.is_counted for axis in dim) for dim in dims]
-    return tuple(tensor.shape[d] if counted[d] else count(dim) for d, dim in enumerate(dims))
+@cache
+def _name_of(func: Any) -> str:
+    """The name of an op without overload."""
+    return str(getattr(func, "overloadpacket", func))

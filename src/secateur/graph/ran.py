@@ -20,6 +20,7 @@ class Ran(NamedTuple):
         outputs: Dims of its results, after it.
         mixed: Dims whose positions it combines.
         scalars: Floating-point scalars that it was given.
+        is_view: Whether its results share memory with its first tensor.
     """
 
     name: str
@@ -28,3 +29,4 @@ class Ran(NamedTuple):
     outputs: tuple[Dims, ...]
     mixed: tuple[Dim, ...]
     scalars: tuple[float, ...]
+    is_view: bool = False

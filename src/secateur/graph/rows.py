@@ -26,21 +26,25 @@ from secateur.graph.solve import FIXED
 __all__ = ["Rows", "rows_of"]
 
 Ids = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """The columns of a group, row by row.
 
     Args:
         units: Units of the group, each a column of all rows.
         rows: Classes of the rows.
-        places: For every row and column, the classes that are that column of that row (of queries, of keys, …).
+        places: The classes that are a column of a row (of queries, of keys, …), shape (rows, units, parts).
     """
 
     units: tuple[int, ...]
     rows: tuple[int, ...]
-    places: dict[tuple[int, int], tuple[int, ...]]
+    places: Ids
+
+
+_ROWS: weakref.WeakKeyDictionary[Coupling, dict[int, Rows | None]] = weakref.WeakKeyDictionary()
 
 
 def rows_of(coupling: Coupling, group: Group) -> Rows | None:
@@ -53,19 +57,23 @@ def rows_of(coupling: Coupling, group: Group) -> Rows | None:
     Returns:
         The rows; None if units of the group are no columns, or are the same ones in all rows for a reason.
     """
-    columns = _columns(coupling, group)
-    rows = tuple(sorted({row for row, _, _, _ in columns}))
-    places: dict[tuple[int, int], list[int]] = {(row, unit): [] for row in rows for unit in group.units}
-    for row, unit, _, one in columns:
-        places[row, unit].append(one)
-    if len(rows) < 2 or len({len(classes) for classes in places.values()}) != 1:
+    known, first = _ROWS.setdefault(coupling, {}), group.units[0]
+    if first not in known:
+        known[first] = _rows_of(coupling, group)
+    return known[first]
+
+
+def _rows_of(coupling: Coupling, group: Group) -> Rows | None:
+    """The same, looked for."""
+    look = _Look.of(coupling, group)
+    places = None if look is None else look.places()
+    if look is None or places is None:
         return None
-    look = _Look(coupling, frozenset(group.units), {one: row for row, _, _, one in columns}, frozenset(rows))
     if not look.stored_apart({axis.root for dims in coupling.dims.values() for dim in dims for axis in dim}):
         return None
     if not all(look.keeps_rows_apart(step) for step in _met(coupling)[group.units[0]]):
         return None
-    return Rows(group.units, rows, {place: tuple(classes) for place, classes in places.items()})
+    return Rows(group.units, tuple(sorted(look.rows)), places)
 
 
 _MET: weakref.WeakKeyDictionary[Coupling, dict[int, list[Ran]]] = weakref.WeakKeyDictionary()
@@ -92,58 +100,76 @@ def _met(coupling: Coupling) -> dict[int, list[Ran]]:
     return _MET[coupling]
 
 
-def _columns(coupling: Coupling, group: Group) -> list[tuple[int, int, int, int]]:
-    """(row, column, the row by which it is one, class) of every class that is a column of a row, in this order.
-
-    There are none if some row has no label.
-    """
-    parents = coupling.solution.parents
-    is_unit = np.zeros(len(parents) + 1, dtype=bool)
-    is_unit[list(group.units)] = True
-    if is_unit[parents[:, 0]].any():  # FIXED looks at the last entry; what is a row somewhere is no column
-        return []
-    children = np.nonzero(is_unit[parents[:, 1]])[0]
-    row, column = parents[children, 0], parents[children, 1]
-    if (row == FIXED).any():
-        return []
-    known = set(row.tolist())
-    above = {one: _outermost(parents, one, known) for one in known}
-    return sorted((above[r], u, r, c) for c, r, u in zip(children.tolist(), row.tolist(), column.tolist(), strict=True))
-
-
-def _outermost(parents: Ids, row: int, known: set[int]) -> int:
-    """The row that a row is part of, where that has columns itself: of grouped queries, that of their keys."""
-    passed = {row}
+def _outermost(parents: Ids, rows: Flags, classes: Ids) -> Ids:
+    """For each of these classes: the row that it is part of, and of grouped queries that of their keys; or itself."""
+    here = classes
     while True:
-        above = [parent for parent in parents[row].tolist() if parent in known]
-        if len(above) != 1 or above[0] in passed:
-            return row
-        row = above[0]
-        passed.add(row)
+        above = parents[here]
+        is_row = rows[above]
+        target = np.where(is_row[:, 0], above[:, 0], above[:, 1])
+        following = np.where(is_row[:, 0] != is_row[:, 1], target, here)
+        if np.array_equal(following, here):
+            return here
+        here = following
 
 
 _NO_COLUMN, _ALONE = -1, -2
 """In place of the number of a row: a class that is no column, and one that is a column of no row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Look:
-    """What a tensor must be like."""
+    """What a tensor must be like. Arrays have an entry for each class, and a last one that stands for FIXED.
+
+    Args:
+        coupling: The analysis.
+        units: The units that are columns.
+        is_row: Whether a class is one of the rows.
+        row_of: Of classes that are columns of a row: that row; otherwise `_NO_COLUMN` or `_ALONE`.
+        rows: All rows.
+    """
 
     coupling: Coupling
-    units: frozenset[int]
-    row_of: dict[int, int]
+    units: Ids
+    is_row: Flags
+    row_of: Ids
     rows: frozenset[int]
     _seen: dict[Axis, tuple[frozenset[int], bool]] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, coupling: Coupling, group: Group) -> _Look | None:
+        """For the units of a group; None if they are not columns of rows, or if some row has no label."""
+        parents, units = coupling.solution.parents, np.array(group.units)
+        is_unit = np.zeros(len(parents) + 1, dtype=bool)
+        is_unit[units] = True
+        columns = np.nonzero(is_unit[parents[:, 1]])[0]
+        rows = parents[columns, 0]
+        if is_unit[parents[:, 0]].any() or not len(columns) or (rows == FIXED).any():
+            return None  # what is a row somewhere is no column
+        is_row = np.zeros(len(parents) + 1, dtype=bool)
+        is_row[rows] = True
+        above = _outermost(parents, is_row, rows)
+        row_of = np.full(len(parents) + 1, _NO_COLUMN)
+        row_of[columns] = above
+        row_of[units] = _ALONE
+        is_row[rows] = False
+        is_row[above] = True
+        return cls(coupling, units, is_row, row_of, frozenset(above.tolist()))
+
+    def places(self) -> Ids | None:
+        """Which classes are which column of which row, if there are several rows with as many classes everywhere."""
+        columns = np.nonzero(self.row_of >= 0)[0]
+        row, unit = self.row_of[columns], self.coupling.solution.parents[columns, 1]
+        order = np.lexsort((columns, self.coupling.solution.parents[columns, 0], unit, row))
+        _, counts = np.unique(np.stack([row, unit]), axis=1, return_counts=True)
+        if len(self.rows) < 2 or len(counts) != len(self.rows) * len(self.units) or len(np.unique(counts)) != 1:
+            return None
+        return columns[order].reshape(len(self.rows), len(self.units), -1)
+
     def stored_apart(self, axes: Iterable[Axis]) -> bool:
         """Whether tensors of the model have no column without its row, and columns of all rows if of any."""
-        classes = self.coupling.solution.classes
-        of_row = np.full(len(self.coupling.solution.parents) + 1, _NO_COLUMN)  # the last entry is that of FIXED
-        of_row[list(self.row_of)] = list(self.row_of.values())
-        of_row[list(self.units)] = _ALONE
         for axis in axes:
-            here = of_row[classes(axis)]
+            here = self.row_of[self.coupling.solution.classes(axis)]
             here = here[here != _NO_COLUMN]
             if len(here) and self.rows != set(here.tolist()):
                 return False
@@ -174,13 +200,11 @@ class _Look:
     def _on_axis(self, axis: Axis) -> tuple[frozenset[int], bool]:
         """The same of one axis; many ops have it."""
         if axis not in self._seen:
-            parents, known = self.coupling.solution.parents, set(self.rows)
-            classes = set(self.coupling.solution.classes(axis).tolist())
-            columns = not self.units.isdisjoint(classes) or not self.row_of.keys().isdisjoint(classes)
-            rows = {
-                self.row_of[one] if one in self.row_of else _outermost(parents, one, known) for one in classes - {FIXED}
-            }
-            self._seen[axis] = frozenset(rows & known), columns
+            classes = self.coupling.solution.classes(axis)
+            classes = classes[classes != FIXED]
+            own = self.row_of[classes]
+            rows = np.where(own >= 0, own, _outermost(self.coupling.solution.parents, self.is_row, classes))
+            self._seen[axis] = self.rows & set(rows.tolist()), bool((own != _NO_COLUMN).any())
         return self._seen[axis]
 
 

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
+from secateur._passes import Inputs, call_with, undisturbed
 from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.costs import Activation, Product
 from secateur.graph.heads import free_heads
 from secateur.graph.labels import Dim, Dims, Labels
+from secateur.graph.outlining import Outline, in_earnest, outlined_first
 from secateur.graph.provenance import AttributeSizes
 from secateur.graph.ran import Ran
-from secateur.graph.restoring import attributes_restored
 from secateur.graph.rules import rule_for
 from secateur.graph.siblings import reached_siblings
 from secateur.graph.watching import Tie, Used, Watch
 
 __all__ = ["Inputs", "Traced", "call_with", "named_tensors", "trace", "undisturbed"]
-
-Inputs = Tensor | Sequence[Any] | Mapping[str, Any] | Callable[[nn.Module], Any]
-"""Example inputs: one tensor, a tuple of arguments, a dict of keyword arguments, or a function that runs the model."""
-
-
-def call_with(model: nn.Module, inputs: Inputs) -> Any:
-    """Run the model on example inputs of any form."""
-    if isinstance(inputs, Tensor):
-        return model(inputs)
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, Sequence):
-        return model(*inputs)
-    return inputs(model)
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -66,6 +52,7 @@ class Traced:
         ran: The ops of the first run in their order.
         weights: Names of the tensors that a layer has read as its weights.
         activations: Every result that takes memory of its own, for costs.
+        by_values: Whether the model needed values, so that what it did may depend on them.
     """
 
     labels: Labels
@@ -80,6 +67,7 @@ class Traced:
     activations: list[Activation] = field(default_factory=list)
     random: list[tuple[Dim, str]] = field(default_factory=list)
     multiples: list[tuple[Dim, int]] = field(default_factory=list)
+    by_values: bool = False
 
 
 def trace(
@@ -107,12 +95,18 @@ def trace(
     _refuse(model)
     for inputs in runs:
         _refuse_strange(inputs)
-    labels = Labels()
     tensors = named_tensors(model)
-    dims = {name: tuple(labels.fresh_dim(size) for size in tensor.shape) for name, tensor in tensors.items()}
-    traced = Traced(labels, dims, [], [], [], [], set())
-    for inputs in runs:
-        _run(model, inputs, tensors, traced, fixed_outputs, free_inputs=free_inputs)
+
+    def collected(outline: Outline | None) -> Traced:
+        labels = Labels()
+        dims = {name: tuple(labels.fresh_dim(size) for size in tensor.shape) for name, tensor in tensors.items()}
+        traced = Traced(labels, dims, [], [], [], [], set())
+        for inputs in runs:
+            _run(model, inputs, tensors, traced, fixed_outputs, outline, free_inputs=free_inputs)
+        traced.by_values = outline is None
+        return traced
+
+    traced = outlined_first(collected)
     _settle_unreached(model, tensors, traced)
     return traced
 
@@ -193,12 +187,13 @@ def _run(
     tensors: Mapping[str, Tensor],
     traced: Traced,
     fixed_outputs: Callable[[Any], Sequence[Tensor]],
+    outline: Outline | None,
     *,
     free_inputs: bool,
 ) -> None:
     """One run."""
-    capture = Capture(traced.labels, rule_for)
-    watch = Watch(capture)
+    capture = Capture(traced.labels, rule_for, outline or in_earnest)
+    watch = Watch(capture, outline)
     for name, tensor in tensors.items():
         capture.enter_tensor(tensor, traced.dims[name], is_clean=isinstance(tensor, nn.Parameter))
     for tensor in tensors_in(inputs):
@@ -236,24 +231,3 @@ def _run(
     traced.ran = traced.ran or capture.ran
     traced.weights |= {name for name, tensor in tensors.items() if capture.is_weight(tensor)}
     traced.touched |= {name for name, tensor in tensors.items() if capture.was_read(tensor)}
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run a model without gradients and without a trace: random state, buffers and attributes are put back afterwards.
-
-    The opaque fast path of nn.MultiheadAttention is off meanwhile.
-    """
-    # BatchNorm's kernels raise no version counter, so values are compared; fake tensors have none
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not _compat.is_fake(buffer)]
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    random_state = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
-    with random_state, torch.no_grad(), attributes_restored(model):
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
-            for buffer, before in buffers:
-                if buffer.shape == before.shape and not torch.equal(buffer, before):
-                    buffer.copy_(before)

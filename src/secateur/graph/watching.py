@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.labels import Dim, size_of
 from secateur.graph.literals import Site
+from secateur.graph.outlining import Outline
 from secateur.graph.provenance import Attribute, DimSize, Size, Source
 from secateur.graph.slicing import cuts_of_index, cuts_of_narrow, ties_of
 
@@ -48,11 +49,13 @@ class Watch(TorchFunctionMode):
 
     Args:
         capture: The capture of the same run, which knows the labels of tensors.
+        outline: If values are left out in this run: what does so.
     """
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, outline: Outline | None = None) -> None:
         super().__init__()
         self.capture = capture
+        self.outline = outline
         self.ties: list[Tie] = []
         self.values: list[Used] = []
 
@@ -88,6 +91,8 @@ class Watch(TorchFunctionMode):
         if func in (torch.Tensor.numel, torch.numel):
             return math.prod(self._sizes(args[0] if args else kwargs["input"]))
         name = getattr(func, "__name__", "")
+        if self.outline is not None:
+            self.outline.refuse_handing_out(name)
         if name in _CUTS:
             return self._cut(name, func, args, kwargs, Site(sys._getframe(1)))
         given = _GIVEN.get(name)

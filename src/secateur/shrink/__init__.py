@@ -8,18 +8,16 @@ from secateur.shrink.grow_plan import GrowPlan as GrowPlan
 from secateur.shrink.growing import plan_grow as plan_grow
 from secateur.shrink.latency import LatencyTable as LatencyTable
 from secateur.shrink.latency import TimeGrid as TimeGrid
+from secateur.shrink.numbers import NumberPlan as NumberPlan
 from secateur.shrink.ordering import Scope as Scope
 from secateur.shrink.overrides import GroupOverride as GroupOverride
-from secateur.shrink.plan import GroupPlan as GroupPlan
-from secateur.shrink.plan import NumberPlan as NumberPlan
 from secateur.shrink.plan import ShrinkPlan as ShrinkPlan
+from secateur.shrink.plan_parts import GroupPlan as GroupPlan
 from secateur.shrink.planning import plan_shrink as plan_shrink
 from secateur.shrink.planning import shrink_ as shrink_
 from secateur.shrink.saving import load_ as load_
 from secateur.shrink.saving import save as save
 from secateur.shrink.schedule import ShrinkSchedule as ShrinkSchedule
-from secateur.shrink.schedule import cubic as cubic
-from secateur.shrink.schedule import linear as linear
 from secateur.shrink.schedule import shrink_schedule as shrink_schedule
 from secateur.shrink.timing import measure_latency as measure_latency
 from secateur.shrink.unit_scores import DATA_SCORES as DATA_SCORES
@@ -56,13 +54,11 @@ __all__ = [
     "activation_mean",
     "activation_variance",
     "batch_norm_scale",
-    "cubic",
     "fisher",
     "fpgm",
     "l1",
     "l2",
     "lamp",
-    "linear",
     "load_",
     "measure_latency",
     "over_batches",

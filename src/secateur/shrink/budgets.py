@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from secateur._errors import InfeasibleError, InvalidInputError
 from secateur.graph.coupling import Coupling
-from secateur.shrink.latency import LatencyTable
+from secateur.shrink.latency import LatencyTable, check_table
 from secateur.shrink.ordering import Order
 
-__all__ = ["Budget", "fewest"]
+__all__ = ["Budget", "costs_of", "fewest"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -52,6 +52,23 @@ class _Limit:
     def is_met(self, units: Iterable[int]) -> bool:
         """Whether the model without these units costs no more than it may."""
         return self.cost(units) <= self.share * self.now
+
+
+def costs_of(coupling: Coupling, table: LatencyTable | None) -> dict[str, Callable[[Iterable[int]], float]]:
+    """What a model costs without some units, by the names of the fields of `Budget`.
+
+    Args:
+        coupling: The coupling.
+        table: How long products take; without it, nothing is said of the latency.
+
+    Raises:
+        InvalidInputError: It is no table, or one that does not cover a product of the model.
+    """
+    costs: dict[str, Callable[[Iterable[int]], float]] = {"macs": coupling.macs, "params": coupling.num_parameters}
+    check_table(table)
+    if table is not None:
+        costs["latency"] = table.predictor(coupling)
+    return costs
 
 
 def fewest(coupling: Coupling, budget: Budget, forced: Ids, order: Order, table: LatencyTable | None) -> Ids:
@@ -95,10 +112,7 @@ def fewest(coupling: Coupling, budget: Budget, forced: Ids, order: Order, table:
 
 def _limits(coupling: Coupling, budget: Budget, table: LatencyTable | None) -> Iterator[_Limit]:
     """The costs that a budget names, with what they are now."""
-    costs: dict[str, Callable[[Iterable[int]], float]] = {"macs": coupling.macs, "params": coupling.num_parameters}
-    if table is not None:
-        costs["latency"] = table.predictor(coupling)
-    for name, cost in costs.items():
+    for name, cost in costs_of(coupling, table).items():
         share = getattr(budget, name)
         if share is not None:
             yield _Limit(name, cost, share, cost(()))

@@ -15,7 +15,7 @@ from secateur.graph.coupling import Coupling
 from secateur.graph.labels import Dim
 from secateur.graph.solve import FIXED
 
-__all__ = ["Positions", "refuse_empty", "units_at"]
+__all__ = ["Positions", "refuse_empty", "size_of", "units_at"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -80,7 +80,7 @@ def _numbers(where: tuple[str, int], asked: object) -> list[int]:
 
 def _units(model: nn.Module, coupling: Coupling, name: str, dim: int, asked: Sequence[int]) -> set[int]:
     """Units for the positions of one dim."""
-    size = _size(coupling, name, dim)
+    size = size_of(coupling, name, dim)
     outside = [position for position in asked if not 0 <= position < size]
     if outside:
         raise ShapeError(f"{name!r} has no such positions along dim {dim}.", asked=outside[:8], size=size)
@@ -142,7 +142,7 @@ def _takers(coupling: Coupling, one: int, known: dict[int, frozenset[int]]) -> f
     return known[one]
 
 
-def _size(coupling: Coupling, name: str, dim: int) -> int:
+def size_of(coupling: Coupling, name: str, dim: int) -> int:
     """Size of a dim, which must exist."""
     if name not in coupling.dims:
         raise InvalidInputError(

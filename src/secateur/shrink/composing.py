@@ -10,19 +10,23 @@ import torch
 from torch import nn
 
 from secateur._errors import InvalidInputError
+from secateur._passes import without_collections
 from secateur.graph.coupling import Coupling, Group, check_units
-from secateur.graph.trace import named_tensors
 from secateur.shrink.alignment import aligned
 from secateur.shrink.choosing import Positions, refuse_empty, units_at
-from secateur.shrink.latency import LatencyTable
+from secateur.shrink.coupled import refuse_coupling
+from secateur.shrink.fit import Fit
+from secateur.shrink.latency import LatencyTable, check_table
 from secateur.shrink.numbers import planned_numbers
-from secateur.shrink.plan import GroupPlan, ShrinkPlan
+from secateur.shrink.plan import ShrinkPlan
+from secateur.shrink.plan_parts import GroupPlan
 from secateur.shrink.rows import chosen_by_row
 from secateur.shrink.twins import freed_among
 
 __all__ = ["fitting", "kept_whole", "plan_of"]
 
 
+@without_collections()
 def plan_of(
     model: nn.Module,
     coupling: Coupling,
@@ -48,8 +52,9 @@ def plan_of(
         The plan. The model is unchanged.
 
     Raises:
-        InvalidInputError: Numbers that are no units; positions that cannot go, or do not make whole units; or nothing
-            would be left of some dim.
+        InvalidInputError: Numbers that are no units; positions that cannot go, or do not make whole units; nothing
+            would be left of some dim; or no model, coupling or table.
+        ShapeError: The coupling is that of another model, or of this one before it changed.
 
     Example:
         >>> from secateur.graph import analyze
@@ -58,6 +63,8 @@ def plan_of(
         >>> plan_of(model, coupling, positions={("0.weight", 0): [1, 2]}).keep["2.weight"]
         {1: tensor([0, 3, 4, 5])}
     """
+    refuse_coupling(model, coupling)
+    check_table(latency_table)
     named = units_at(model, coupling, positions or {})
     asked = list(dict.fromkeys([*units, *named]))
     check_units(coupling, asked)
@@ -69,12 +76,11 @@ def plan_of(
     keep: dict[str, dict[int, torch.Tensor]] = {}
     for (name, dim), kept in positions_kept.items():
         keep.setdefault(name, {})[dim] = torch.from_numpy(np.nonzero(kept)[0])
-    tensors = named_tensors(model)
     going = set(chosen)
     seconds = latency_table.predictor(coupling) if latency_table is not None else None
     return ShrinkPlan(
         keep,
-        {name: tuple(tensors[name].shape) for name in keep},
+        Fit.of(model, keep),
         planned_numbers(coupling.sizing, coupling.counter(chosen)) if keep else (),
         tuple(
             GroupPlan(

@@ -20,10 +20,12 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, SecateurError, ShapeError
 from secateur._names import Selector, tied_names
-from secateur.graph.coupling import Coupling, analyze
+from secateur.graph.coupling import Coupling
 from secateur.graph.solve import FIXED, Solution
 from secateur.graph.trace import Inputs, named_tensors
 from secateur.shrink.composing import plan_of
+from secateur.shrink.coupled import coupling_for
+from secateur.shrink.fit import Fit
 from secateur.shrink.folding import Reader, Seen, additions, readers
 from secateur.shrink.plan import ShrinkPlan
 from secateur.shrink.trials import Mode, Trial, agree, trials
@@ -77,8 +79,8 @@ def plan_masked(
         >>> plan.keep["2.weight"], list(plan.bias_changes)
         ({1: tensor([0, 2, 3, 4, 5])}, ['2.bias'])
     """
+    coupling = coupling_for(model, example_inputs, ignore=ignore, given=coupling)
     checked = _checked(model, masks)
-    coupling = coupling or analyze(model, example_inputs, ignore=ignore)
     candidates = _emptied(coupling, checked)
     if not candidates:
         raise InvalidInputError(
@@ -103,6 +105,10 @@ def plan_masked(
 
 def _checked(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The masks by first names, on the CPU, each of them a bool tensor of its parameter's shape, zero where masked."""
+    if not isinstance(masks, Mapping):
+        raise InvalidInputError(
+            "masks are bool tensors by names of parameters.", given=type(masks).__name__, fix="secateur.Masks(model)"
+        )
     first = {name: names[0] for names in tied_names(model).values() for name in names}
     tensors = named_tensors(model)
     found = {}
@@ -243,7 +249,9 @@ class _Search:
         first = next(iter(trial.seen.values()))
         gone = self.coupling.solution.removed(units)
         changes = additions(trial.model, self.coupling, self.readers, first, gone)
-        return replace(plan_of(self.model, self.coupling, units), bias_changes=changes)
+        plan = plan_of(self.model, self.coupling, units)
+        fit = Fit.of(self.model, dict.fromkeys([*plan.keep, *changes]))
+        return replace(plan, bias_changes=changes, fit=fit)
 
     def _is_sound(self, units: Sequence[int]) -> bool:
         """Whether all trials give the same without these units."""

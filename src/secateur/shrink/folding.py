@@ -23,7 +23,7 @@ from secateur.graph.coupling import Coupling
 from secateur.graph.trace import named_tensors
 from secateur.surgery.edits import Edit, SetValue
 
-__all__ = ["Reader", "Seen", "additions", "bias_edits", "observed", "readers", "with_additions"]
+__all__ = ["Reader", "Seen", "additions", "bias_edits", "observed", "readers"]
 
 Flags = npt.NDArray[np.bool_]
 Keep = Mapping[str, Mapping[int, Tensor]]
@@ -177,13 +177,12 @@ def additions(
     return found
 
 
-def with_additions(state: Mapping[str, Tensor], changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state with constants added to its biases; the tensors that were given stay as they are."""
-    return dict(state) | {name: state[name] + addition.to(state[name]) for name, addition in changes.items()}
-
-
 def bias_edits(
-    models: Sequence[nn.Module], copies: Sequence[object], changes: Mapping[str, Tensor], keep: Keep
+    models: Sequence[nn.Module],
+    copies: Sequence[object],
+    changes: Mapping[str, Tensor],
+    keep: Keep,
+    tied: Mapping[str, Sequence[str]],
 ) -> Iterator[Edit]:
     """The edits that add constants to biases which have been cut by then: in the model, its copies, dicts of tensors.
 
@@ -192,6 +191,7 @@ def bias_edits(
         copies: What else follows by name; only dicts count.
         changes: What each bias gains, of its shape before the cut.
         keep: Kept positions by tensor name and dim.
+        tied: Other names of tensors, by their first ones.
     """
     for name, addition in changes.items():
         cut = addition[keep[name][0]] if 0 in keep.get(name, {}) else addition
@@ -199,8 +199,11 @@ def bias_edits(
         for tensor in own:
             yield _Add(partial(_same, tensor), cut)
         for copy in copies:
-            if isinstance(copy, dict) and name in copy:
-                yield _Add(partial(copy.__getitem__, name), cut, unless=own[0])
+            done = [partial(_same, own[0])]
+            for each in (name, *tied.get(name, ())):
+                if isinstance(copy, dict) and each in copy:
+                    yield _Add(partial(copy.__getitem__, each), cut, unless=tuple(done))
+                    done.append(partial(copy.__getitem__, each))
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -210,17 +213,17 @@ def _same(tensor: Tensor) -> Tensor:
 
 @dataclass
 class _Add:
-    """The edit that adds to a tensor, wherever it is by then, unless it shares the memory of another one."""
+    """The edit that adds to a tensor, wherever it is by then, unless it shares the memory of others, done before."""
 
     find: Callable[[], Tensor]
     addition: Tensor
-    unless: Tensor | None = None
+    unless: Sequence[Callable[[], Tensor]] = ()
     edit: SetValue | None = None
 
     def do(self) -> None:
         """Add."""
         tensor = self.find()
-        if self.unless is None or tensor.data_ptr() != self.unless.data_ptr():
+        if all(tensor.data_ptr() != other().data_ptr() for other in self.unless):
             self.edit = SetValue(tensor, tensor.detach() + self.addition.to(tensor))
             self.edit.do()
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
+from typing import Self
 
+import torch
 from torch import Tensor, nn
 
-from secateur._errors import ShapeError
-from secateur.graph.trace import named_tensors
-from secateur.shrink.numbers import NumberPlan, SetNumber, number_owner
-from secateur.shrink.plan import GroupPlan
-from secateur.shrink.twins import twins_among, with_free_heads_
-from secateur.surgery.transaction import Holders, transaction
+from secateur._files import opened
+from secateur.shrink.fit import Fit
+from secateur.shrink.numbers import NumberPlan
+from secateur.shrink.plan_parts import GroupPlan, carried_out, parts_of, write
+from secateur.surgery.transaction import Holders
 
 __all__ = ["GrowPlan"]
+
+_FORMAT = "secateur.GrowPlan.1"
+_AT = "at"
+_VALUES = "values"
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +30,7 @@ class GrowPlan:
     Args:
         at: For every tensor that changes, where the new positions of each dim are afterwards, ascending.
         values: What they hold, of the shapes that growing the dims in this order asks for.
-        shapes: Shape before of every tensor that changes.
+        fit: What the model must be like: shapes and names of what changes.
         numbers: Numbers in the model's objects that follow.
         groups: Units per group before and after.
         kept_whole: What does not grow, and why.
@@ -34,12 +40,26 @@ class GrowPlan:
 
     at: dict[str, dict[int, Tensor]]
     values: dict[str, dict[int, Tensor]]
-    shapes: dict[str, tuple[int, ...]]
+    fit: Fit
     numbers: tuple[NumberPlan, ...]
     groups: tuple[GroupPlan, ...]
     kept_whole: tuple[str, ...]
     parameters: tuple[int, int]
     freed: tuple[str, ...] = ()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape before of every tensor that changes."""
+        return self.fit.shapes
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other does the same to the same shapes."""
+        if not isinstance(other, GrowPlan) or (self.shapes, self.numbers) != (other.shapes, other.numbers):
+            return False
+        mine, theirs = self._tensors(), other._tensors()
+        return mine.keys() == theirs.keys() and all(
+            torch.equal(mine[key], theirs[key].to(mine[key].device)) for key in mine
+        )
 
     def __repr__(self) -> str:
         """A table: totals, groups before and after, what does not grow and why."""
@@ -68,35 +88,71 @@ class GrowPlan:
             What the model computes; its class and code; identity, names, hooks, requires_grad of all parameters.
 
         Raises:
-            ShapeError: A tensor is missing or has another shape, or a number has another value.
+            InvalidInputError: It is no module.
+            ShapeError: A tensor is missing or has another shape, a layer has got a bias since, tied tensors are tied no
+                longer, or a number has another value: another architecture, or the plan was applied already.
             SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
         """
-        self._check(model)
-        twins = twins_among(model, ema, self.at)
-        owners = [number_owner(twin, number) for twin in twins for number in self.numbers]
-        with ExitStack() as bound_again, transaction(model, optimizer, ema) as surgery:
-            for twin in twins:
-                for name in self.freed:
-                    bound_again.callback(with_free_heads_(twin.get_submodule(name)))
+        with carried_out(self, model, optimizer, ema) as (surgery, _):
             for name, dims in self.at.items():
                 for dim, at in dims.items():
                     size = self.shapes[name][dim] + len(at)
                     surgery.grow(name, dim=dim, size=size, init=self.values[name][dim], at=at)
-            for owner, number in zip(owners, self.numbers * len(twins), strict=True):
-                surgery.also(SetNumber(owner, number))
-            surgery.commit()
-            bound_again.pop_all()
         return model
 
-    def _check(self, model: nn.Module) -> None:
-        """Refuse a model of another architecture."""
-        tensors = named_tensors(model)
-        for name, shape in self.shapes.items():
-            found = tuple(tensors[name].shape) if name in tensors else "no such tensor"
-            if found != shape:
-                raise ShapeError(
-                    f"the plan does not fit: {name!r} is not as it was when the plan was made.",
-                    planned=shape,
-                    found=found,
-                    fix="plans apply once, to the model that they were made for or to a copy",
-                )
+    def apply_to(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Add the units to a bare state_dict, without the model.
+
+        Args:
+            state: Tensors by name, of tied ones one name or all; those of other modules than the plan knows are
+                passed on.
+
+        Returns:
+            A new dict; grown tensors have memory of their own, one for all names of a tied one.
+
+        Raises:
+            InvalidInputError: It is no state_dict.
+            ShapeError: A tensor is missing or has another shape, or a layer has got a bias. Nothing has been changed.
+        """
+        return self.fit.converted(state, self._grown)
+
+    # ---- files
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan to one safetensors file: places and values as tensors, the rest as JSON in the header."""
+        dims = {name: list(at) for name, at in self.at.items()}
+        write(self, path, kind=_FORMAT, tensors=self._tensors(), dims=dims)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a plan that `save` wrote.
+
+        Raises:
+            InvalidInputError: The file holds no such plan.
+        """
+        found: dict[str, dict[str, dict[int, Tensor]]] = {_AT: {}, _VALUES: {}}
+        with opened(path, "plan", _FORMAT, fix="plan.save(path) writes such files") as (file, header):
+            for name, dims in header["dims"].items():  # in the order in which they grow
+                for kind, of_tensor in found.items():
+                    of_tensor[name] = {dim: file.get_tensor(f"{name}|{dim}|{kind}") for dim in dims}
+        return cls(found[_AT], found[_VALUES], **parts_of(header))
+
+    def _grown(self, name: str, tensor: Tensor) -> Tensor:
+        """One tensor as it is afterwards."""
+        for dim, at in self.at[name].items():
+            size = tensor.shape[dim] + len(at)
+            is_new = torch.zeros(size, dtype=torch.bool).index_fill_(0, at.cpu(), value=True)
+            places = torch.cat([torch.arange(size)[~is_new], at.cpu()])
+            appended = torch.cat([tensor, self.values[name][dim].to(tensor)], dim)
+            tensor = appended.index_select(dim, places.argsort().to(tensor.device))
+        return tensor
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Places and values under one key each."""
+        kinds = {_AT: self.at, _VALUES: self.values}
+        return {
+            f"{name}|{dim}|{kind}": tensor
+            for kind, of_tensor in kinds.items()
+            for name, dims in of_tensor.items()
+            for dim, tensor in dims.items()
+        }

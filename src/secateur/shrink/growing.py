@@ -6,19 +6,24 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, SecateurError, UnsupportedError
 from secateur._names import Selector
-from secateur.graph.coupling import Coupling, analyze
-from secateur.graph.trace import Inputs, named_tensors
+from secateur.graph.coupling import Coupling
+from secateur.graph.trace import Inputs
+from secateur.shrink.composing import kept_whole
+from secateur.shrink.coupled import coupling_for
+from secateur.shrink.fit import Fit
 from secateur.shrink.grow_plan import GrowPlan
 from secateur.shrink.numbers import planned_numbers
-from secateur.shrink.overrides import groups_meant
+from secateur.shrink.overrides import GroupSelector, groups_meant
 from secateur.shrink.placing import Layout, Places
-from secateur.shrink.plan import GroupPlan
+from secateur.shrink.plan_parts import GroupPlan
 from secateur.shrink.starting import Init, Layouts, Place, copied, drawn, is_unclear, negated, reads, slabs
 from secateur.shrink.trials import Mode, Trial, agree
 from secateur.shrink.twins import freed_among
@@ -30,7 +35,7 @@ def plan_grow(
     model: nn.Module,
     example_inputs: Inputs,
     *,
-    add: Mapping[Selector | int, int] | None = None,
+    add: Mapping[GroupSelector, int] | None = None,
     growth: float | None = None,
     init: Init = "default",
     seed: int = 0,
@@ -72,12 +77,12 @@ def plan_grow(
         >>> model[0].out_features, model[2].in_features, torch.allclose(model(x), before, atol=1e-6)
         (8, 8, True)
     """
-    if (add is None) == (growth is None):
-        raise InvalidInputError("give either add=… or growth=….", add=add, growth=growth, fix='add={"fc1": 64}')
-    if growth is not None and not 1.0 < growth < math.inf:
-        raise InvalidInputError("growth is how many times as many units there will be, above 1.", growth=growth)
-    coupling = coupling or analyze(model, example_inputs, ignore=ignore)
+    _check(add, growth, init, seed)
+    coupling = coupling_for(model, example_inputs, ignore=ignore, given=coupling)
     added = _wanted(model, coupling, add) if add is not None else _share(coupling, growth or 1.0)
+    if coupling.groups and not added:
+        units = max(len(group.units) for group in coupling.groups)
+        raise InvalidInputError("no group would get a unit.", growth=growth, units_at_most=units, fix="growth=1.5")
     trial = Trial(copy.deepcopy(model).double(), example_inputs, modes, variants=1)
     search = _Search(model, coupling, trial, init, seed)
     plan = search.plan_for(added)
@@ -91,20 +96,36 @@ def plan_grow(
     if plan is None:
         raise InvalidInputError(
             f"nothing in {type(model).__name__} can grow.",
-            why="; ".join((*reasons, *(f"{kept.name}[{kept.dim}]: {kept.why}" for kept in coupling.kept[:4]))),
+            why="; ".join((*reasons, *kept_whole(coupling))) or "no parameters",
         )
     return replace(plan, kept_whole=reasons)
 
 
-def _wanted(model: nn.Module, coupling: Coupling, add: Mapping[Selector | int, int]) -> dict[int, int]:
+def _check(add: object, growth: object, init: object, seed: object) -> None:
+    """Refuse arguments that no model could satisfy.
+
+    Raises:
+        InvalidInputError: There is one.
+    """
+    if (add is None) == (growth is None):
+        raise InvalidInputError("give either add=… or growth=….", add=add, growth=growth, fix='add={"fc1": 64}')
+    if add is not None and (not isinstance(add, Mapping) or not add):
+        raise InvalidInputError("add=… says which groups grow, and by how many units.", add=add, fix='add={"fc1": 64}')
+    if growth is not None and (not isinstance(growth, Real) or not 1.0 < float(growth) < math.inf):
+        raise InvalidInputError("growth is how many times as many units there will be, above 1.", growth=growth)
+    if init not in get_args(Init):
+        raise InvalidInputError("init is 'default' or 'copy'.", init=init, fix='init="copy"')
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInputError("seed is a whole number.", seed=repr(seed))
+
+
+def _wanted(model: nn.Module, coupling: Coupling, add: Mapping[GroupSelector, int]) -> dict[int, int]:
     """Number of a group -> how many units it gets, as asked for."""
     found: dict[int, int] = {}
     for selector, number in add.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise InvalidInputError("add=… says how many units come, at least 1.", selector=selector, number=number)
-        if isinstance(selector, int) and not 0 <= selector < len(coupling.groups):
-            raise InvalidInputError("there is no group of this number.", group=selector, groups=len(coupling.groups))
-        for group in [selector] if isinstance(selector, int) else groups_meant(model, coupling, selector):
+        for group in groups_meant(model, coupling, selector):
             if found.setdefault(group, number) != number:
                 raise InvalidInputError(
                     f"two selectors mean {coupling.groups[group].name!r} and ask for different numbers.",
@@ -202,13 +223,12 @@ class _Search:
 
     def _frame(self, added: Mapping[int, int], places: Places, layouts: Layouts) -> GrowPlan:
         """The plan without values."""
-        tensors = named_tensors(self.model)
         before = self.coupling.num_parameters()
         after = sum(math.prod([places(dim) for dim in self.coupling.dims[name]]) for name in self.coupling.parameters)
         return GrowPlan(
             {name: {dim: torch.from_numpy(one.at) for dim, one in dims.items()} for name, dims in layouts.items()},
             {},
-            {name: tuple(tensors[name].shape) for name in layouts},
+            Fit.of(self.model, layouts),
             planned_numbers(self.coupling.sizing, places),
             tuple(
                 GroupPlan(group.name, group.kind, len(group.units), len(group.units) + added.get(number, 0))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from secateur._errors import InvalidInputError
 from secateur.graph.costs import Counter, Product
 from secateur.graph.coupling import Coupling
 
-__all__ = ["LatencyTable", "Needed", "TimeGrid", "needs", "sizes_of"]
+__all__ = ["LatencyTable", "Needed", "TimeGrid", "check_table", "needs", "sizes_of"]
 
 _FORMAT = "secateur.LatencyTable.1"
 _FRACTIONS = (0.25, 0.5, 0.75, 1.0)
@@ -150,20 +150,22 @@ class LatencyTable:
             )
         return found
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the table to a JSON file."""
-        content = {"format": _FORMAT, "machine": self.machine, "grids": [vars(grid) for grid in self.grids]}
-        Path(path).write_text(json.dumps(content), encoding="utf-8")
+    def to_dict(self) -> dict[str, Any]:
+        """The table as plain numbers, strings, lists and dicts, which JSON can hold."""
+        grids = [
+            {"kind": grid.kind, "sizes": [list(sizes) for sizes in grid.sizes], "seconds": list(grid.seconds)}
+            for grid in self.grids
+        ]
+        return {"format": _FORMAT, "machine": self.machine, "grids": grids}
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a table that `save` wrote.
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """The table that `to_dict` gave.
 
         Raises:
-            InvalidInputError: The file holds no table.
+            InvalidInputError: It is none.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']!r}")
             grids = tuple(
@@ -173,8 +175,40 @@ class LatencyTable:
             return cls(grids, content["machine"])
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidInputError(
-                f"{path} holds no latency table.", found=str(error)[:80], fix="table.save(path) writes such files"
+                "this is no latency table.", found=str(error)[:80], fix="table.to_dict()"
             ) from error
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the table to a JSON file."""
+        Path(path).write_text(json.dumps(self.to_dict()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a table that `save` wrote.
+
+        Raises:
+            InvalidInputError: The file holds no table.
+        """
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise InvalidInputError(
+                f"{path} holds no latency table.",
+                found=str(error.__cause__ or error)[:80],
+                fix="table.save(path) writes such files",
+            ) from error
+
+
+def check_table(table: object) -> None:
+    """Refuse what is no table of times.
+
+    Raises:
+        InvalidInputError: It is neither a table nor None.
+    """
+    if table is not None and not isinstance(table, LatencyTable):
+        raise InvalidInputError(
+            "a latency table is measured, or loaded from a file.", given=repr(table), fix="LatencyTable.load(path)"
+        )
 
 
 def sizes_of(product: Product, count: Counter) -> tuple[int, ...]:

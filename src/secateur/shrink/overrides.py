@@ -16,7 +16,16 @@ from secateur.graph.coupling import Coupling, Group
 from secateur.shrink.ordering import Scope
 from secateur.shrink.rounding import RoundTo, check_round_to
 
-__all__ = ["GroupOverride", "Overrides", "Terms", "check_min_units", "check_sparsity", "groups_meant", "terms_of"]
+__all__ = [
+    "GroupOverride",
+    "GroupSelector",
+    "Overrides",
+    "Terms",
+    "check_min_units",
+    "check_sparsity",
+    "groups_meant",
+    "terms_of",
+]
 
 _WITH_DIM = re.compile(r"(?P<name>.*)\[(?P<dim>\d+)\]")
 
@@ -49,8 +58,11 @@ class GroupOverride:
             object.__setattr__(self, "scope", Scope(self.scope))
 
 
-Overrides = Mapping[Selector, float | GroupOverride]
-"""Globs or module types, and what holds for the groups that they mean; a number is a sparsity."""
+GroupSelector = Selector | int | tuple[int, ...]
+"""A glob or a module type; or the number of a group in its coupling, or several numbers."""
+
+Overrides = Mapping[GroupSelector, float | GroupOverride]
+"""Which groups are meant, and what holds for them; a single number is a sparsity."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +116,7 @@ def terms_of(
     Args:
         model: The model that was analysed.
         coupling: Its coupling.
-        overrides: What holds for single groups. A name means the groups that take positions of the first dim of its
-            tensors, which is where a layer's outputs are; ``"embedding[1]"`` says which other dim.
+        overrides: What holds for single groups, see `groups_meant`.
         scope: Which groups compete where nothing else is said.
         every: What holds where nothing else is said.
 
@@ -115,7 +126,11 @@ def terms_of(
     Raises:
         InvalidInputError: A selector means no group, or two say different things of one group.
     """
-    found: list[dict[str, tuple[Selector, object]]] = [{} for _ in coupling.groups]
+    if not isinstance(overrides, Mapping):
+        raise InvalidInputError(
+            "overrides say what holds for which groups.", overrides=overrides, fix='overrides={"encoder.*.fc1": 0.7}'
+        )
+    found: list[dict[str, tuple[GroupSelector, object]]] = [{} for _ in coupling.groups]
     for selector, value in overrides.items():
         given = value if isinstance(value, GroupOverride) else GroupOverride(sparsity=value)
         said = {field.name: getattr(given, field.name) for field in fields(given)}
@@ -126,7 +141,9 @@ def terms_of(
     return tuple(_terms(number, said, scope, every) for number, said in enumerate(found))
 
 
-def _say(group: Group, said: dict[str, tuple[Selector, object]], name: str, selector: Selector, value: object) -> None:
+def _say(
+    group: Group, said: dict[str, tuple[GroupSelector, object]], name: str, selector: GroupSelector, value: object
+) -> None:
     """Note what a selector says of a group."""
     other, known = said.setdefault(name, (selector, value))
     is_other_pool = name == "scope" and value is Scope.GLOBAL and other != selector
@@ -138,7 +155,7 @@ def _say(group: Group, said: dict[str, tuple[Selector, object]], name: str, sele
         )
 
 
-def _terms(number: int, said: Mapping[str, tuple[Selector, object]], scope: Scope, every: Terms) -> Terms:
+def _terms(number: int, said: Mapping[str, tuple[GroupSelector, object]], scope: Scope, every: Terms) -> Terms:
     """What holds for one group, given what has been said of it."""
     values = {name: value for name, (_, value) in said.items()}
     own_scope = values.pop("scope", Scope.PER_GROUP if "sparsity" in values else None)
@@ -149,18 +166,21 @@ def _terms(number: int, said: Mapping[str, tuple[Selector, object]], scope: Scop
     return replace(terms, pool=said["scope"][0] if own_scope is Scope.GLOBAL else number)
 
 
-def groups_meant(model: nn.Module, coupling: Coupling, selector: Selector) -> list[int]:
+def groups_meant(model: nn.Module, coupling: Coupling, selector: GroupSelector) -> list[int]:
     """Numbers of the groups that a selector means.
 
     Args:
         model: The model that was analysed.
         coupling: Its coupling.
-        selector: A glob or a module type; ``"fc.weight[1]"`` says which dim of the tensors it means, that of a layer's
-            outputs if nothing is said.
+        selector: A glob or a module type, which means the groups that take positions of its tensors where a layer's
+            outputs are, the first dim of most; ``"fc.weight[1]"`` says which other dim. A number means a group by its
+            place in `coupling`, where names do not tell two apart (heads, and the columns of each head).
 
     Raises:
         InvalidInputError: It means no group.
     """
+    if isinstance(selector, int | tuple):
+        return _numbered(coupling, selector)
     parts = _WITH_DIM.fullmatch(selector) if isinstance(selector, str) else None
     asked: Selector = parts["name"] if parts else selector
     first_names = {name: names[0] for names in tied_names(model).values() for name in names}
@@ -183,6 +203,19 @@ def groups_meant(model: nn.Module, coupling: Coupling, selector: Selector) -> li
     return found
 
 
+def _numbered(coupling: Coupling, selector: int | tuple[int, ...]) -> list[int]:
+    """The groups that numbers mean.
+
+    Raises:
+        InvalidInputError: There is no group of one of them.
+    """
+    numbers = list(selector) if isinstance(selector, tuple) else [selector]
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(coupling.groups):
+            raise InvalidInputError("there is no group of this number.", group=number, groups=len(coupling.groups))
+    return numbers
+
+
 def _made_along(model: nn.Module, name: str) -> int:
     """The dim of a tensor along which its layer's outputs lie: the second of weights that are stored transposed."""
     owner, leaf = owner_of(model, name)
@@ -190,6 +223,6 @@ def _made_along(model: nn.Module, name: str) -> int:
     return 1 if leaf == "weight" and transposed else 0
 
 
-def _shown(selector: Selector) -> str:
+def _shown(selector: GroupSelector) -> str:
     """A selector as the user wrote it."""
-    return repr(selector) if isinstance(selector, str) else getattr(selector, "__name__", repr(selector))
+    return getattr(selector, "__name__", repr(selector))

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import copy
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Self
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secateur._errors import ShapeError
 from secateur._files import opened
+from secateur._passes import without_collections
 from secateur.graph.coupling import Coupling
 from secateur.graph.trace import Inputs, named_tensors
-from secateur.shrink.checking import Tried
-from secateur.shrink.folding import bias_edits, with_additions
-from secateur.shrink.numbers import NumberPlan, SetNumber, number_owner
-from secateur.shrink.twins import twins_among, with_free_heads_
-from secateur.shrink.verifying import Verification, compare
+from secateur.shrink.checking import Tried, Verified
+from secateur.shrink.fit import Fit
+from secateur.shrink.folding import bias_edits
+from secateur.shrink.numbers import NumberPlan
+from secateur.shrink.plan_parts import GroupPlan, carried_out, parts_of, write
+from secateur.shrink.verifying import Reference, Verification
 from secateur.surgery.admission import copies_among
-from secateur.surgery.transaction import Holders, transaction
+from secateur.surgery.transaction import Holders
 
-__all__ = ["GroupPlan", "NumberPlan", "ShrinkPlan"]
+__all__ = ["ShrinkPlan"]
 
 _FORMAT = "secateur.ShrinkPlan.1"
 _ADDED = "added"
-
-
-@dataclass(frozen=True)
-class GroupPlan:
-    """What happens to one group: how many of its units stay, and whether some op mixes them (a norm, a softmax)."""
-
-    name: str
-    kind: str
-    before: int
-    after: int
-    mixes: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +36,7 @@ class ShrinkPlan:
 
     Args:
         keep: For every tensor that changes, the kept positions of each dim that changes, ascending.
-        shapes: Shape before of every tensor that changes.
+        fit: What the model must be like: shapes and names of what changes.
         numbers: Numbers in the model's objects that follow.
         groups: Units per group before and after.
         kept_whole: What cannot be removed, and why.
@@ -66,7 +53,7 @@ class ShrinkPlan:
     """
 
     keep: dict[str, dict[int, Tensor]]
-    shapes: dict[str, tuple[int, ...]]
+    fit: Fit
     numbers: tuple[NumberPlan, ...]
     groups: tuple[GroupPlan, ...]
     kept_whole: tuple[str, ...]
@@ -79,14 +66,17 @@ class ShrinkPlan:
     coupling: Coupling | None = field(default=None, repr=False)
     units: tuple[int, ...] = field(default=(), repr=False)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape before of every tensor that changes."""
+        return self.fit.shapes
+
     def __eq__(self, other: object) -> bool:
         """Whether the other does the same to the same shapes."""
         if not isinstance(other, ShrinkPlan) or (self.shapes, self.numbers) != (other.shapes, other.numbers):
             return False
         mine, theirs = self._tensors(), other._tensors()
         return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         """A table: totals, groups before and after, what is kept whole and why."""
@@ -111,6 +101,7 @@ class ShrinkPlan:
 
     # ---- doing
 
+    @without_collections()
     def apply_(
         self,
         model: nn.Module,
@@ -128,7 +119,8 @@ class ShrinkPlan:
             ema: What follows by name: an ``AveragedModel``, copies, dicts of tensors.
             tried_on: The inputs of the analysis. The smaller model runs on them once, and shapes and scalars of all ops
                 must be as foreseen; otherwise everything is undone.
-            verify: Inputs on which a copy is tried first, which says more, see `verify`.
+            verify: Inputs on which the smaller model must give what the full one gives, run as if the same units were
+                gone, see `verify`; otherwise everything is undone.
 
         Returns:
             The model.
@@ -141,33 +133,27 @@ class ShrinkPlan:
             The model's class and code; identity, names, hooks, requires_grad of all parameters.
 
         Raises:
-            ShapeError: A tensor is missing or has another shape, or a number has another value: another architecture,
-                or the plan was applied already.
+            InvalidInputError: It is no module.
+            ShapeError: A tensor is missing or has another shape, a layer has got a bias since, tied tensors are tied no
+                longer, or a number has another value: another architecture, or the plan was applied already.
             UnsupportedError: `tried_on` or `verify` was given and the smaller model is not right.
             SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
         """
-        self._check({name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()})
-        twins = twins_among(model, ema, self.keep)
-        owners = [number_owner(twin, number) for twin in twins for number in self.numbers]
-        if verify is not None:
-            self.verify(model, verify).refuse_wrong()
-        with ExitStack() as bound_again, transaction(model, optimizer, ema) as surgery:
-            for twin in twins:
-                for name in self.freed:
-                    bound_again.callback(with_free_heads_(twin.get_submodule(name)))
+        self.fit.refuse_model(model)
+        reference = None if verify is None else Reference.of(model, verify, self)
+        with carried_out(self, model, optimizer, ema) as (surgery, twins):
             for name, dims in self.keep.items():
                 for dim, keep in dims.items():
                     surgery.resize(name, dim=dim, keep=keep)
-            for owner, number in zip(owners, self.numbers * len(twins), strict=True):
-                surgery.also(SetNumber(owner, number))
-            for edit in bias_edits(twins, copies_among(ema), self.bias_changes, self.keep):
+            for edit in bias_edits(twins, copies_among(ema), self.bias_changes, self.keep, self.fit.tied):
                 surgery.also(edit)
-            if tried_on is not None:
+            if tried_on is not None and (tried_on is not verify or model.training):
                 surgery.also(Tried(model, tried_on, self))
-            surgery.commit()
-            bound_again.pop_all()
+            if verify is not None and reference is not None:
+                surgery.also(Verified(model, verify, self, reference))
         return model
 
+    @without_collections()
     def verify(self, model: nn.Module, inputs: Inputs) -> Verification:
         """Try the plan on a copy of the model and compare with the full one, run as if the same units were gone.
 
@@ -184,27 +170,25 @@ class ShrinkPlan:
             ShapeError: The plan does not fit.
             UnsupportedError: The smaller copy does not run, or its outputs have other shapes.
         """
-        self._check({name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()})
-        return compare(model, inputs, self)
+        self.fit.refuse_model(model)
+        reference = Reference.of(model, inputs, self)
+        return reference.compare(self.apply_(copy.deepcopy(model)), inputs, self)
 
     def apply_to(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Cut a bare state_dict, without the model.
 
         Args:
-            state: Tensors by name; those that the plan does not know are passed on.
+            state: Tensors by name, of tied ones one name or all; those of other modules than the plan knows are
+                passed on.
 
         Returns:
-            A new dict; cut tensors have memory of their own.
+            A new dict; cut tensors have memory of their own, one for all names of a tied one.
 
         Raises:
-            ShapeError: A tensor is missing or has another shape. Nothing has been changed.
+            InvalidInputError: It is no state_dict.
+            ShapeError: A tensor is missing or has another shape, or a layer has got a bias. Nothing has been changed.
         """
-        self._check({name: tuple(tensor.shape) for name, tensor in state.items()})
-        result = with_additions(state, self.bias_changes)
-        for name, dims in self.keep.items():
-            for dim, keep in dims.items():
-                result[name] = result[name].index_select(dim, keep.to(result[name].device))
-        return result
+        return self.fit.converted(state, self._cut)
 
     def removed_zeroed_(self, model: nn.Module) -> nn.Module:
         """Zero, in place, the parameters and statistics at all positions that the plan removes: the reference."""
@@ -225,19 +209,8 @@ class ShrinkPlan:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan to one safetensors file: kept positions as tensors, the rest as JSON in the header."""
-        header = {
-            "format": _FORMAT,
-            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
-            "numbers": [vars(number) for number in self.numbers],
-            "groups": [vars(group) for group in self.groups],
-            "kept_whole": list(self.kept_whole),
-            "parameters": list(self.parameters),
-            "macs": list(self.macs),
-            "freed": list(self.freed),
-            "activation_bytes": list(self.activation_bytes),
-            "latency": self.latency and list(self.latency),
-        }
-        safetensors.torch.save_file(self._tensors(), path, {"plan": json.dumps(header)})
+        more = {"macs": self.macs, "activation_bytes": self.activation_bytes, "latency": self.latency}
+        write(self, path, kind=_FORMAT, tensors=self._tensors(), **more)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -257,33 +230,25 @@ class ShrinkPlan:
                     keep.setdefault(name, {})[int(dim)] = file.get_tensor(key)
         return cls(
             keep,
-            {name: tuple(shape) for name, shape in header["shapes"].items()},
-            tuple(NumberPlan(**number) for number in header["numbers"]),
-            tuple(GroupPlan(**group) for group in header["groups"]),
-            tuple(header["kept_whole"]),
-            (header["parameters"][0], header["parameters"][1]),
-            (header["macs"][0], header["macs"][1]),
-            tuple(header["freed"]),
-            additions,
-            (header["activation_bytes"][0], header["activation_bytes"][1]),
-            header["latency"] and (header["latency"][0], header["latency"][1]),
+            macs=tuple(header["macs"]),
+            bias_changes=additions,
+            activation_bytes=tuple(header["activation_bytes"]),
+            latency=header["latency"] and tuple(header["latency"]),
+            **parts_of(header),
         )
+
+    def _cut(self, name: str, tensor: Tensor) -> Tensor:
+        """One tensor as it is afterwards."""
+        if name in self.bias_changes:
+            tensor = tensor + self.bias_changes[name].to(tensor)
+        for dim, keep in self.keep.get(name, {}).items():
+            tensor = tensor.index_select(dim, keep.to(tensor.device))
+        return tensor
 
     def _tensors(self) -> dict[str, Tensor]:
         """Kept positions and additions under one key each."""
         kept = {f"{name}|{dim}": index for name, dims in self.keep.items() for dim, index in dims.items()}
         return kept | {f"{name}|{_ADDED}": addition for name, addition in self.bias_changes.items()}
-
-    def _check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Refuse a model or state of another architecture."""
-        for name, shape in self.shapes.items():
-            if shapes.get(name) != shape:
-                raise ShapeError(
-                    f"the plan does not fit: {name!r} is not as it was when the plan was made.",
-                    planned=shape,
-                    found=shapes.get(name, "no such tensor"),
-                    fix="plans apply once, to the model that they were made for or to an equal one",
-                )
 
 
 def _magnitude(name: str) -> str:

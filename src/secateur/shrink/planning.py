@@ -12,23 +12,26 @@ from torch import Tensor, nn
 
 from secateur._errors import InfeasibleError, InvalidInputError
 from secateur._names import Selector
-from secateur.graph.coupling import Coupling, analyze
+from secateur.graph.coupling import Coupling
 from secateur.graph.trace import Inputs
 from secateur.shrink.budgets import Budget, fewest
 from secateur.shrink.composing import fitting, kept_whole, plan_of
+from secateur.shrink.coupled import coupling_for
 from secateur.shrink.dead import plan_masked
-from secateur.shrink.latency import LatencyTable
+from secateur.shrink.latency import LatencyTable, check_table
 from secateur.shrink.ordering import Order, Scope, compete, ranked, take_turns
 from secateur.shrink.overrides import Overrides, Terms, check_min_units, check_sparsity, terms_of
 from secateur.shrink.plan import ShrinkPlan
 from secateur.shrink.rounding import RoundTo, check_round_to, counts_left, multiple_of, needed_steps
 from secateur.shrink.timing import measure_latency
-from secateur.shrink.unit_scores import UnitScore, l2
+from secateur.shrink.unit_scores import UnitScore, check_score, l2
 from secateur.surgery.transaction import Holders
 
 __all__ = ["plan_shrink", "shrink_"]
 
 Ids = npt.NDArray[np.int64]
+
+_UNSAID: dict[str, object] = {"score": l2, "scope": Scope.PER_GROUP, "min_units": 2, "by_row": True}
 
 
 def plan_shrink(
@@ -72,34 +75,41 @@ def plan_shrink(
             name means the groups of its tensors' first dim, a layer's outputs; ``"fc.weight[1]"`` those of dim 1.
         latency_table: How long products take, for a budget on latency. It is measured if left out.
         coupling: The result of `analyze` for this model, if there is one already.
-        masks: Instead of `sparsity` and `budget`: remove exactly the units that these masks have emptied, see
+        masks: Instead of all from `sparsity` to `by_row`: remove exactly the units that these masks have emptied, see
             `plan_masked`.
 
     Returns:
-        The plan. The model is unchanged. A plan that removes nothing says so when printed.
+        The plan. The model is unchanged. One that removes nothing, as only ``sparsity=0`` and a budget that is met
+        already ask for, says so when printed.
 
     Raises:
         InvalidInputError: Neither or both of `sparsity` and `budget`, values out of range, arguments or overrides that
             contradict each other or mean nothing; or nothing in the model can be removed.
-        InfeasibleError: The budget cannot be met with `min_units` units left in every group; or units are to go, and
-            all must stay.
+        InfeasibleError: The budget cannot be met with `min_units` units left in every group; or a fraction of the units
+            is to go, and not one does: all must stay, or the fraction comes to less than half a unit.
 
         What the model's own forward raises on the example inputs comes through, with a note on how it was called.
     """
     if masks is not None:
-        _refuse_target(sparsity=sparsity, budget=budget, round_to=round_to, overrides=overrides)
+        _refuse_beside_masks(
+            sparsity=sparsity,
+            budget=budget,
+            score=score,
+            scope=Scope(scope),
+            round_to=round_to,
+            min_units=min_units,
+            by_row=by_row,
+            overrides=overrides or None,
+            latency_table=latency_table,
+        )
         return plan_masked(model, example_inputs, masks, ignore=ignore, coupling=coupling)
     scope = Scope(scope)
     check_round_to(round_to)
     check_min_units(min_units)
     _check_target(sparsity, budget)
-    if coupling is not None and ignore:
-        raise InvalidInputError(
-            "ignore=… has no effect on a coupling that is there already.",
-            ignore=ignore,
-            fix="give it to analyze(model, example_inputs, ignore=…) instead",
-        )
-    coupling = coupling or analyze(model, example_inputs, ignore=ignore)
+    check_score(score)
+    check_table(latency_table)
+    coupling = coupling_for(model, example_inputs, ignore=ignore, given=coupling)
     if not coupling.groups:
         raise InvalidInputError(
             f"nothing in {type(model).__name__} can be removed.",
@@ -155,7 +165,8 @@ def shrink_(
         masks: Instead of all these: remove the units that masks have emptied.
         optimizer: The optimizer that trains the model, or several.
         ema: What follows by name.
-        verify: Whether the plan is tried on a copy first, see `ShrinkPlan.verify`.
+        verify: Whether the smaller model must give what the full one gives, run as if the same units were gone, or
+            everything is undone; see `ShrinkPlan.verify`.
 
     Returns:
         The plan that was applied.
@@ -183,14 +194,45 @@ def shrink_(
     return plan
 
 
-def _refuse_target(**given: object) -> None:
-    """Refuse a target where masks say what goes.
+def _refuse_beside_masks(**given: object) -> None:
+    """Refuse what says which units go where masks say it.
 
     Raises:
-        InvalidInputError: There is one.
+        InvalidInputError: Something else than `_UNSAID` is given.
     """
-    if any(value is not None for value in given.values()):
-        raise InvalidInputError("masks say which units go, so there is no target.", **given, fix="masks=… alone")
+    said = {name: value for name, value in given.items() if value is not None and value != _UNSAID.get(name)}
+    if said:
+        raise InvalidInputError(
+            "masks say which units go, so nothing else can.",
+            **{name: getattr(value, "__name__", value) for name, value in said.items()},
+            fix="masks=… alone",
+        )
+
+
+def _refuse_idle(pools: Sequence[tuple[float | None, Order]], reasons: Sequence[str]) -> None:
+    """Refuse to plan nothing where a fraction of the units is to go.
+
+    Args:
+        pools: Sparsities, and the units that they are of.
+        reasons: Why the code does not let groups go.
+
+    Raises:
+        InfeasibleError: One is to go.
+    """
+    asked = [(sparsity, pool.size) for sparsity, pool in pools if sparsity]
+    if not asked:
+        return
+    wanted = sum(round(sparsity * size) for sparsity, size in asked)
+    why, fix = "that comes to less than half a unit everywhere", 'a larger sparsity, or scope="global"'
+    if wanted:
+        why, fix = "min_units, round_to or infinite scores keep them", "smaller ones, or another score"
+    raise InfeasibleError(
+        "units are to go, and all of them must stay.",
+        wanted=wanted,
+        units=sum(size for _, size in asked),
+        why="; ".join(reasons) or why,
+        fix="" if reasons else fix,
+    )
 
 
 def _check_target(sparsity: float | None, budget: Budget | None) -> None:
@@ -214,12 +256,6 @@ def _check_target(sparsity: float | None, budget: Budget | None) -> None:
 
 def _scores(model: nn.Module, coupling: Coupling, score: UnitScore) -> npt.NDArray[np.float64]:
     """One score for every class."""
-    if not callable(score):
-        raise InvalidInputError(
-            "score=… is a function of the model and its coupling.",
-            given=score,
-            fix="score=secateur.shrink.l1, or another of secateur.shrink.UNIT_SCORES",
-        )
     try:
         scores = np.asarray(score(model, coupling), dtype=np.float64)
     except TypeError as error:
@@ -265,11 +301,14 @@ def _chosen(
 
     Where a group turns out to be one of these, the choice is made again without it, so that others make up for it.
     """
+    asked = _pools(orders, terms)
     reasons: list[str] = []
     while True:
         units = _first(coupling, _pools(orders, terms), budget, table).tolist()
         _, refused = fitting(coupling, units)
         if not refused:
+            if not units and budget is None:
+                _refuse_idle(asked, reasons)
             return units, reasons
         reasons += [f"{group.name}: {why}" for group, why in refused]
         staying = {id(group) for group, _ in refused}
@@ -291,13 +330,6 @@ def _first(
     table: LatencyTable | None,
 ) -> Ids:
     """The units that go first in each pool: a fraction of them, or as few as meet the budget."""
-    wanted = sum(round((1.0 if sparsity is None else sparsity) * pool.size) for sparsity, pool in pools)
-    if wanted and not any(len(pool.units) for _, pool in pools) and budget is None:
-        raise InfeasibleError(
-            "units are to go, and all of them must stay: min_units, round_to or infinite scores keep them.",
-            wanted=wanted,
-            fix="a smaller min_units or round_to, or another score",
-        )
     shares = [pool.first(round(sparsity * pool.size)) for sparsity, pool in pools if sparsity is not None]
     forced = np.concatenate([np.empty(0, dtype=np.int64), *shares])
     if budget is None:

@@ -13,7 +13,8 @@ from torch.nn import functional
 from secateur import _compat
 from secateur._errors import InvalidInputError
 from secateur.graph.coupling import Coupling
-from secateur.shrink.latency import LatencyTable, Needed, TimeGrid, needs
+from secateur.shrink.coupled import refuse_coupling
+from secateur.shrink.latency import LatencyTable, Needed, TimeGrid, check_table, needs
 
 __all__ = ["measure_latency"]
 
@@ -39,8 +40,12 @@ def measure_latency(model: nn.Module, coupling: Coupling, *, table: LatencyTable
         The table, for `plan_shrink(…, latency_table=table)`, or for a file.
 
     Raises:
-        InvalidInputError: The model's parameters have no values (a fake or meta device).
+        InvalidInputError: The model's parameters have no values (a fake or meta device); or it is no model, coupling or
+            table.
+        ShapeError: The coupling is that of another model.
     """
+    refuse_coupling(model, coupling)
+    check_table(table)
     device, dtype = _place(model)
     machine = _machine(device, dtype)
     grids = list(table.grids) if table is not None else []

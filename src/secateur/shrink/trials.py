@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from secateur._errors import InvalidInputError, SecateurError, UnsupportedError
+from secateur._passes import in_double
 from secateur.graph.capture import tensors_in
 from secateur.graph.trace import Inputs, call_with, undisturbed
 from secateur.shrink.folding import Reader, Seen, observed
@@ -148,21 +149,10 @@ def _perturbed(model: nn.Module, *, signs: bool) -> nn.Module:
 
 def _run(model: nn.Module, inputs: Inputs, variant: int) -> list[Tensor]:
     """The floating-point tensors of one result."""
-    with undisturbed(model), _in_double(), _other_inputs(model, variant):
+    with undisturbed(model), in_double(), _other_inputs(model, variant):
         torch.manual_seed(variant)
         result = call_with(model, inputs)
     return [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
-
-
-@contextmanager
-def _in_double() -> Iterator[None]:
-    """Tensors that the model makes are in double precision."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""Whether a plan does to a model what it says: a copy is made smaller, and compared with what it must compute."""
+"""Whether a plan does to a model what it says: the smaller model is compared with what it must compute."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,26 +11,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from secateur._errors import UnsupportedError
+from secateur._passes import Inputs, call_with, evaluating, undisturbed
 from secateur.graph.capture import tensors_in
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.heads import free_heads
-from secateur.graph.pretend import Foreseen, run_without
-from secateur.graph.scalars import are_close, scalars_of
-from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
+from secateur.graph.pretend import Foreseen, Used, Without, run_without
+from secateur.graph.scalars import are_close
+from secateur.graph.trace import named_tensors
 from secateur.shrink.choosing import units_at
-from secateur.shrink.rows import columns_lined_up_
+from secateur.shrink.rows import Positions, columns_in_line, units_in_line
 
 if TYPE_CHECKING:
     from secateur.shrink.plan import ShrinkPlan
 
-__all__ = ["Numbers", "Verification", "compare", "differing", "distance"]
-
-
-Used = tuple[str, tuple[float, ...]]
-"""An op and the floating-point scalars that it was given."""
+__all__ = ["Reference", "Verification", "distance"]
 
 
 @dataclass(frozen=True)
@@ -87,81 +82,91 @@ class Verification:
         return "\n".join(lines)
 
 
-def compare(model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Verification:
-    """Run a smaller copy of a model, and the full one as if the units were gone; both in evaluation mode.
+@dataclass(frozen=True)
+class Reference:
+    """What a smaller model must compute: the full one, run in evaluation mode as if the units were gone.
 
     Args:
-        model: The model; unchanged.
-        inputs: Example inputs.
-        plan: What goes.
-
-    Returns:
-        The comparison.
-
-    Raises:
-        UnsupportedError: The smaller copy does not run, or its outputs have other shapes.
+        coupling: The analysis that it rests on.
+        units: Class numbers there of the units that go.
+        without: What came out.
     """
-    full = _Full.of(model, inputs, plan)
-    expected, used_before = full.expected, full.used
-    used, shapes = Numbers(), Foreseen(full.coupling, full.units)
-    small = plan.apply_(copy.deepcopy(model).eval())
-    try:
-        with undisturbed(small), free_heads(small), shapes, used:
-            result = call_with(small, inputs)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise UnsupportedError(f"the smaller model does not run: {error}") from error
-    found = _floats(result)
-    if [t.shape for t in found] != [t.shape for t in expected]:
-        raise UnsupportedError(
-            "the outputs of the smaller model have other shapes.",
-            before=[tuple(t.shape) for t in expected],
-            after=[tuple(t.shape) for t in found],
-        )
-    scale = max([float(t.abs().max()) for t in expected if t.numel()], default=0.0) or 1.0
-    eps = max([torch.finfo(t.dtype).eps for t in expected], default=0.0)
-    cut = [group for group in plan.groups if group.after < group.before]
-    return Verification(
-        distance(found, expected) / scale,
-        1e3 * eps,
-        tuple(group.name for group in cut if not group.mixes),
-        tuple(group.name for group in cut if group.mixes),
-        differing(used_before, used.used),
-        shapes.wrong,
-    )
-
-
-@dataclass(frozen=True)
-class _Full:
-    """The full model, run as if the units were gone: the analysis, the units, what came out, scalars on the way."""
 
     coupling: Coupling
-    units: list[int]
-    expected: list[Tensor]
-    used: Sequence[Used]
+    units: Sequence[int]
+    without: Without
 
     @classmethod
-    def of(cls, model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> _Full:
-        """By the plan's own analysis or, if these inputs take another way, by a new one."""
-        if plan.coupling is not None:
-            try:
-                return cls.by(plan.coupling, model, inputs, plan)
-            except UnsupportedError:
-                pass  # it was made in training mode, or for inputs of other sizes
-        fresh = analyze(copy.deepcopy(model).eval(), inputs, prune_inputs=True, prune_outputs=True)
-        return cls.by(fresh, model, inputs, plan)
+    def of(cls, model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Reference:
+        """By the plan's own analysis or, if these inputs take another way, by a new one; the model is left as it is."""
+        with evaluating(model):
+            if plan.coupling is not None:
+                try:
+                    return cls._by(plan.coupling, model, inputs, plan)
+                except UnsupportedError:
+                    pass  # it was made in training mode, or for inputs of other sizes
+            fresh = analyze(model, inputs, prune_inputs=True, prune_outputs=True)
+            return cls._by(fresh, model, inputs, plan)
 
     @classmethod
-    def by(cls, coupling: Coupling, model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> _Full:
+    def _by(cls, coupling: Coupling, model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Reference:
         """By one analysis; where rows lose columns of their own, those are put in line before."""
-        full, used = copy.deepcopy(model).eval(), Numbers()
-        tensors = named_tensors(full)
-        with torch.no_grad():
-            for name, addition in plan.bias_changes.items():
-                tensors[name].add_(addition.to(tensors[name]))
-        kept = {(name, d): _mask(tensors[name], d, index) for name, of in plan.keep.items() for d, index in of.items()}
-        lined_up = columns_lined_up_(full, coupling, kept)
-        units = units_at(model, coupling, {key: np.nonzero(~mask)[0].tolist() for key, mask in lined_up.items()})
-        return cls(coupling, units, _floats(run_without(full, inputs, coupling, units, watching=[used])), used.used)
+        tensors = named_tensors(model)
+        values = {name: tensors[name].detach() + added.to(tensors[name]) for name, added in plan.bias_changes.items()}
+        asked = {(name, d): _mask(tensors[name], d, index) for name, of in plan.keep.items() for d, index in of.items()}
+        moved, kept = columns_in_line({**tensors, **values}, coupling, asked)
+        units = _units_of(
+            model, coupling, kept, units_in_line(coupling, plan.units) if coupling is plan.coupling else ()
+        )
+        return cls(coupling, units, run_without(model, inputs, coupling, units, values={**values, **moved}))
+
+    def compare(self, small: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Verification:
+        """Run the smaller model in evaluation mode and lay it beside this.
+
+        Args:
+            small: The model to which the plan has been applied, or a copy.
+            inputs: The inputs with which this was made.
+            plan: What went.
+
+        Returns:
+            The comparison.
+
+        Raises:
+            UnsupportedError: The smaller model does not run, or its outputs have other shapes.
+        """
+        seen = Foreseen(self.coupling, self.units, staying=self.without.staying)
+        try:
+            with evaluating(small), undisturbed(small), free_heads(small), seen:
+                result = call_with(small, inputs)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise UnsupportedError(f"the smaller model does not run: {error}") from error
+        found, expected = _floats(result), _floats(self.without.result)
+        if [t.shape for t in found] != [t.shape for t in expected]:
+            raise UnsupportedError(
+                "the outputs of the smaller model have other shapes.",
+                before=[tuple(t.shape) for t in expected],
+                after=[tuple(t.shape) for t in found],
+            )
+        scale = max([float(t.abs().max()) for t in expected if t.numel()], default=0.0) or 1.0
+        eps = max([torch.finfo(t.dtype).eps for t in expected], default=0.0)
+        cut = [group for group in plan.groups if group.after < group.before]
+        return Verification(
+            distance(found, expected) / scale,
+            1e3 * eps,
+            tuple(group.name for group in cut if not group.mixes),
+            tuple(group.name for group in cut if group.mixes),
+            _differing(self.without.used, seen.used),
+            seen.wrong,
+        )
+
+
+def _units_of(model: nn.Module, coupling: Coupling, kept: Positions, likely: Sequence[int]) -> Sequence[int]:
+    """The units that take exactly these positions along; the likely ones are tried first."""
+    if likely:
+        taken = coupling.positions(likely)
+        if taken.keys() == kept.keys() and all(np.array_equal(taken[key], kept[key]) for key in kept):
+            return likely
+    return units_at(model, coupling, {key: np.nonzero(~mask)[0].tolist() for key, mask in kept.items()})
 
 
 def _mask(tensor: Tensor, dim: int, index: Tensor) -> npt.NDArray[np.bool_]:
@@ -186,26 +191,7 @@ def distance(one: list[Tensor], other: list[Tensor]) -> float:
     return found
 
 
-class Numbers(TorchDispatchMode):
-    """Writes down the floating-point scalars that ops are given, op by op."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.used: list[Used] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the op and note its scalars."""
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        name = str(func.overloadpacket)
-        given = scalars_of(name, args, kwargs, out)
-        self.used.append((name, given))
-        return out
-
-
-def differing(before: Sequence[Used], after: Sequence[Used]) -> tuple[str, ...]:
+def _differing(before: Sequence[Used], after: Sequence[Used]) -> tuple[str, ...]:
     """Ops with other scalars than before; none where other ops were run, since the runs cannot be laid side by side."""
     if [name for name, _ in before] != [name for name, _ in after]:
         return ()

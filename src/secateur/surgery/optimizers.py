@@ -15,7 +15,7 @@ from secateur.surgery.edits import Edit, SetAttr, SetItem
 from secateur.surgery.entries import follow_entry, unknown_entry
 from secateur.surgery.holders import holder
 
-__all__ = ["groups_of", "unwrapped_optimizer"]
+__all__ = ["groups_of", "put_state_", "state_before_first_step", "unwrapped_optimizer"]
 
 
 def unwrapped_optimizer(obj: object) -> Optimizer:
@@ -35,6 +35,24 @@ def unwrapped_optimizer(obj: object) -> Optimizer:
 def groups_of(optimizer: Optimizer) -> dict[int, Mapping[str, Any]]:
     """The group of each parameter that an optimizer holds, by the parameter's id."""
     return {id(p): group for group in optimizer.param_groups for p in group["params"]}
+
+
+def state_before_first_step(
+    optimizer: Optimizer, parameter: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a parameter's state is before the first step: empty, but for Adagrad, which makes it when it is built."""
+    if not isinstance(optimizer, torch.optim.Adagrad):
+        return {}
+    total = torch.full_like(parameter, group["initial_accumulator_value"], requires_grad=False)
+    return {"step": torch.zeros_like(state["step"]), "sum": total}
+
+
+def put_state_(optimizer: Optimizer, parameter: Tensor, state: dict[str, Any]) -> None:
+    """Give a parameter its state; none, as before the first step, if it is empty."""
+    if state:
+        optimizer.state[parameter] = state
+    else:
+        optimizer.state.pop(parameter, None)
 
 
 @holder(Optimizer)

@@ -16,7 +16,7 @@ from secateur.shrink.unit_scores._median import fpgm
 from secateur.shrink.unit_scores._norms import l1, l2, lamp
 from secateur.shrink.unit_scores._random import random
 from secateur.shrink.unit_scores._registry import DATA_SCORES, UNIT_SCORES
-from secateur.shrink.unit_scores._sums import UnitScore
+from secateur.shrink.unit_scores._sums import UnitScore, check_score
 
 __all__ = [
     "DATA_SCORES",
@@ -25,6 +25,7 @@ __all__ = [
     "activation_mean",
     "activation_variance",
     "batch_norm_scale",
+    "check_score",
     "fisher",
     "fpgm",
     "l1",

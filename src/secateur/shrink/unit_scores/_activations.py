@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from secateur._passes import some_of, untouched
 from secateur.graph.coupling import Coupling
 from secateur.graph.labels import Dim
-from secateur.shrink.unit_scores._passes import some_of, untouched
 from secateur.shrink.unit_scores._sums import Scores, UnitScore, add_along, handed_up
 
 __all__ = ["activation_mean", "activation_variance"]
@@ -52,15 +52,12 @@ def activation_variance(forward: Forward, batches: Iterable[Any], *, steps: int 
     A unit that hardly varies says nothing about the input; what it adds is a constant, which a bias can learn.
 
     Args:
-        forward: As for `activation_mean`, as the other arguments and where activations are taken.
-        batches: What can be iterated anew for every plan.
-        steps: How many batches to take from the beginning; all if left out.
+        forward: As for `activation_mean`, as all else: where activations are taken, what is returned and raised.
+        batches: As there.
+        steps: As there.
 
     Returns:
-        The score, for ``score=…``; infinite for units that pass no linear layer or convolution.
-
-    Raises:
-        InvalidInputError: When it is used: there is no batch.
+        The score, for ``score=…``.
 
     References:
         Polyak and Wolf, Channel-Level Acceleration of Deep Face Representations (2015).

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
+from secateur._passes import LossFunction, loss_on, some_of, untouched
 from secateur.graph.coupling import Coupling
-from secateur.shrink.unit_scores._passes import some_of, untouched
 from secateur.shrink.unit_scores._sums import Scores, UnitScore, summed
 
 __all__ = ["fisher", "over_batches", "taylor"]
@@ -63,7 +63,7 @@ def fisher(model: nn.Module, coupling: Coupling) -> Scores:
 
 def over_batches(
     score: UnitScore,
-    loss_fn: Callable[[nn.Module, Any], Tensor],
+    loss_fn: LossFunction,
     batches: Iterable[Any],
     *,
     steps: int | None = None,
@@ -106,17 +106,10 @@ def over_batches(
     return mean
 
 
-def _differentiate(model: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor], batch: Any) -> None:
+def _differentiate(model: nn.Module, loss_fn: LossFunction, batch: Any) -> None:
     """Put the gradients of the loss on one batch into ``.grad``, without a backward pass that accumulates."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with torch.enable_grad():
-        loss = loss_fn(model, batch)
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        raise InvalidInputError(
-            "the loss function must return a scalar tensor that depends on trained parameters.",
-            returned=tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__,
-            fix="loss_fn=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])",
-        )
+    loss = loss_on(model, loss_fn, batch)
     for parameter in model.parameters():
         parameter.grad = None
     for parameter, gradient in zip(trained, torch.autograd.grad(loss, trained, allow_unused=True), strict=True):

@@ -9,16 +9,31 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from secateur._errors import InvalidInputError
 from secateur.graph.coupling import Coupling
 from secateur.graph.labels import Axis, Dim
 from secateur.graph.solve import FIXED
 
-__all__ = ["Scores", "UnitScore", "add_along", "handed_up", "summed"]
+__all__ = ["Scores", "UnitScore", "add_along", "check_score", "handed_up", "summed"]
 
 Scores = npt.NDArray[np.float64]
 
 UnitScore = Callable[[nn.Module, Coupling], Scores]
 """(model, coupling) -> one score for every class of labels; those of units count. Higher = kept, infinite = stays."""
+
+
+def check_score(score: object) -> None:
+    """Refuse what is no unit score.
+
+    Raises:
+        InvalidInputError: It cannot be called.
+    """
+    if not callable(score):
+        raise InvalidInputError(
+            "score=… is a function of the model and its coupling.",
+            given=score,
+            fix="score=secateur.shrink.l1, or another of secateur.shrink.UNIT_SCORES",
+        )
 
 
 def summed(model: nn.Module, coupling: Coupling, entry: Callable[[str, Tensor], Tensor]) -> Scores:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from secateur import shrink_
+from secateur._restoring import attributes_restored
 from secateur.graph import analyze
 from secateur.graph.provenance import Size
-from secateur.graph.restoring import attributes_restored
 from secateur.shrink import plan_shrink
 from tests.shrink.models import equals_the_zeroed_model, randomized
 
