@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from secateur import _units
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._units import Units, check_scores, lowest, lowest_counts
 
@@ -40,7 +41,7 @@ def test_lowest_removes_what_a_stable_sort_puts_first(values: list[float], share
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("k", [0, 1, 500, 999, 1000])
 def test_lowest_is_exact_for_random_bit_patterns(dtype: torch.dtype, k: int) -> None:
-    # every exponent and both signs are equally likely, so every digit of the radix search is put to use
+    # every exponent and both signs are equally likely
     bits = torch.randint(-(2**63), 2**63 - 1, (4000,))
     scores = bits.view(dtype)
     assert_lowest(scores[~scores.isnan()][:1000], k)
@@ -52,6 +53,31 @@ def test_lowest_is_exact_when_scores_differ_in_the_last_bit_only() -> None:
         scores = (one + torch.randperm(300).to(integer)).view(dtype)
         for k in (1, 150, 299):
             assert_lowest(scores, k)
+
+
+@pytest.mark.parametrize("few", [1, 5])
+@given(values=st.lists(st.one_of(TIED, ANY), min_size=2, max_size=60), share=st.floats(0, 1))
+def test_lowest_is_exact_however_small_the_sample(few: int, values: list[float], share: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_units, "_FEW", few)
+        assert_lowest(torch.tensor(values), round(share * len(values)))
+
+
+@pytest.mark.parametrize("bounds", [(2.0, 3.0), (7.0, 8.0), (5.0, 5.0), (-math.inf, 2.0), (9.0, math.inf)])
+def test_lowest_is_exact_when_the_sample_misleads(bounds: tuple[float, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = _units._bounds
+    answers = [bounds]
+    monkeypatch.setattr(_units, "_bounds", lambda *given: answers.pop() if answers else right(*given))
+    assert_lowest(torch.tensor([5.0, 9.0, 1.0, 5.0, 5.0, 3.0, 7.0, 5.0, 2.0]), 4)
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 3, 1000])
+@pytest.mark.parametrize("share", [0.0001, 0.3, 1 / 3, 0.5, 0.9999])
+def test_lowest_is_exact_for_many_scores_of_few_kinds(kinds: int, share: float) -> None:
+    scores = torch.randint(kinds, (300_000,)).float() / 8
+    k = round(share * len(scores))
+    order = scores.sort(stable=True).indices
+    assert torch.equal(lowest(scores, k), torch.ones_like(scores, dtype=torch.bool).index_fill_(0, order[:k], False))
 
 
 def test_lowest_takes_the_first_of_equal_scores() -> None:
@@ -101,6 +127,20 @@ def test_lowest_counts_are_those_of_one_sort_over_all(
     assert lowest_counts(tensors, k) == [removed.count(i) for i in range(len(tensors))]
 
 
+def test_lowest_counts_add_up_over_large_and_small_tensors() -> None:
+    tensors = [torch.randn(n) for n in (200_000, 1, 0, 3000, 70_000)]
+    k = 150_000
+    threshold = torch.cat(tensors).sort().values[k - 1]
+    assert lowest_counts(tensors, k) == [int((tensor <= threshold).sum()) for tensor in tensors]
+
+
+def test_search_leaves_the_global_random_state_alone() -> None:
+    scores = torch.rand(5000)
+    state = torch.get_rng_state()
+    lowest(scores, 2000)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_check_scores_names_the_tensor_with_nan() -> None:
     scores = {"a": torch.tensor([math.inf, -math.inf]), "b": torch.empty(0), "c": torch.full((2, 3), math.nan)}
     with pytest.raises(InvalidInputError, match=r"'c': some are NaN\.\n  nan: 6 of 6"):
@@ -111,9 +151,10 @@ def test_check_scores_names_the_tensor_with_nan() -> None:
 def test_units_count_themselves() -> None:
     assert Units(torch.rand(4), torch.Size([4, 3]), 3).num_units == 4
     assert Units(torch.rand(0), torch.Size([0, 3]), 3).num_units == 0
+    assert Units(torch.rand(2), torch.Size([4, 3]), 8).num_units == 2  # of which one is smaller
 
 
-@pytest.mark.parametrize(("scores", "size"), [(torch.rand(4), 2), (torch.rand(2, 2), 3)])
+@pytest.mark.parametrize(("scores", "size"), [(torch.rand(4), 2), (torch.rand(13), 1), (torch.rand(2, 2), 3)])
 def test_units_refuse_scores_that_do_not_make_up_the_shape(scores: Tensor, size: int) -> None:
     with pytest.raises(ShapeError, match=r"1-D, one for each unit.*\n.*shape: \(4, 3\)    unit size: "):
         Units(scores, torch.Size([4, 3]), size)

@@ -1,16 +1,24 @@
 """Units, and the exact choice of the lowest of them.
 
-A *unit* is the smallest thing that a pattern can remove: an entry, a row, a channel. What is removed is always "the k
-lowest", and k is exact: of equal scores the one that comes first goes first. A threshold alone cannot do that, and a
-sort takes a hundred times longer than one pass, so the k-th lowest is found by radix: floats are turned into integers
-of the same order, a histogram of their top 16 bits tells the bin that holds the k-th, the next 16 bits are counted
-within that bin only, and so on. The histograms of many tensors add up, so the same search serves a whole model.
+A *unit* is the smallest thing that a pattern can remove: an entry, a block, a row, a channel. What is removed is always
+"the k lowest", and k is exact: of equal scores the one that comes first goes first. A threshold alone cannot do that,
+and a sort takes a hundred times longer than a pass, so the k-th lowest is found by partition: a small random sample
+tells two values that most likely have it between them, one pass counts what is below and takes out what is between, and
+the same is done with the little that is left. The counts of many tensors add up, so one search serves a whole model.
+
+References:
+    Floyd, Rivest 1975, "Expected time bounds for selection". Different here: both values come from one sample, and
+    nothing is moved about, so that several tensors can be searched together.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from math import ceil, sqrt
 from typing import NamedTuple
 
 import torch
@@ -20,9 +28,13 @@ from secateur._errors import InvalidInputError, ShapeError
 
 __all__ = ["Units", "check_scores", "lowest", "lowest_counts"]
 
-_DIGIT_BITS = 16
-_NUM_DIGITS = 1 << _DIGIT_BITS
-_HALF = _NUM_DIGITS >> 1
+_FEW = 1 << 11
+"""Scores that are sorted without further ado."""
+
+_LARGEST_SAMPLE = 1 << 15
+
+_PIECE = 1 << 18
+"""Scores that a CPU looks at together, so that what it makes of them stays in its caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +45,10 @@ class Units:
         scores: 1-D, real floating point, one score a unit in the order of their positions; higher = kept. Units that
             are masked already have ``-inf``, so that they are the first to go.
         shape: Shape of the tensor that the units make up.
-        size: Entries in one unit.
+        size: Entries in one unit; units at an edge may have fewer.
 
     Raises:
-        ShapeError: `scores` is not 1-D, or does not have one score for each `size` entries of `shape`.
+        ShapeError: `scores` is not 1-D, or units of this size do not make up `shape`.
         InvalidInputError: `scores` are not real floating-point numbers.
     """
 
@@ -48,7 +60,9 @@ class Units:
         """Check that the three parts describe the same tensor."""
         if not self.scores.is_floating_point():
             raise InvalidInputError("unit scores must be real floating-point numbers.", dtype=self.scores.dtype)
-        if self.scores.dim() != 1 or self.scores.numel() * self.size != self.shape.numel():
+        most = self.scores.numel() * self.size
+        least = self.scores.numel() if self.size else 0
+        if self.scores.dim() != 1 or not least <= self.shape.numel() <= most:
             raise ShapeError(
                 "unit scores must be 1-D, one for each unit of the tensor.",
                 scores=tuple(self.scores.shape),
@@ -100,17 +114,17 @@ def lowest(scores: Tensor, k: int, *, name: str = "scores") -> Tensor:
         tensor([ True, False,  True, False,  True])
     """
     check_scores({name: scores})
+    scores = scores.detach()
     if not 0 <= k <= scores.numel():
         raise InvalidInputError(f"cannot remove {k} units of {name!r}.", units=scores.numel())
     if k in (0, scores.numel()):
-        return torch.full_like(scores, k == 0, dtype=torch.bool, requires_grad=False)
-    keys = _ordered(scores, _common_dtype([scores]))
-    cut = _cut([keys], k)
-    if cut.num_taken == cut.num_tied:
-        return keys > cut.key
-    kept = keys >= cut.key
-    last_taken = int((keys == cut.key).nonzero()[cut.num_taken - 1])
-    kept[: last_taken + 1] = keys[: last_taken + 1] > cut.key
+        return torch.full_like(scores, k == 0, dtype=torch.bool)
+    cut = _cut([scores], k)
+    if cut.num_taken == cut.equal[0]:
+        return scores > cut.score
+    kept = scores >= cut.score
+    last_taken = int((scores == cut.score).nonzero()[cut.num_taken - 1])
+    kept[: last_taken + 1] = scores[: last_taken + 1] > cut.score
     return kept
 
 
@@ -131,57 +145,91 @@ def lowest_counts(scores: Sequence[Tensor], k: int) -> list[int]:
     """
     if k == 0:
         return [0] * len(scores)
-    dtype = _common_dtype(scores)
-    keys = [_ordered(values, dtype) for values in scores]
-    cut = _cut(keys, k)
+    cut = _cut([values.detach() for values in scores], k)
     left, counts = cut.num_taken, []
-    for values in keys:
-        tied = min(left, int((values == cut.key).count_nonzero()))
-        counts.append(int((values < cut.key).count_nonzero()) + tied)
-        left -= tied
+    for lower, equal in zip(cut.lower, cut.equal, strict=True):
+        counts.append(lower + min(left, equal))
+        left -= min(left, equal)
     return counts
 
 
 class _Cut(NamedTuple):
-    """Where the k lowest end: all keys below `key` go, and `num_taken` of the `num_tied` equal ones."""
+    """Where the k lowest end: all below `score` go, and the first `num_taken` of those equal to it.
 
-    key: int
+    `lower` and `equal` are the numbers of such scores in each tensor.
+    """
+
+    score: float
     num_taken: int
-    num_tied: int
+    lower: list[int]
+    equal: list[int]
 
 
-def _common_dtype(scores: Sequence[Tensor]) -> torch.dtype:
-    """A dtype with integer keys in which all the scores are exact."""
-    return torch.float64 if any(values.dtype == torch.float64 for values in scores) else torch.float32
+def _cut(scores: Sequence[Tensor], k: int) -> _Cut:
+    """Find the k-th lowest score of all tensors together (1 <= k <= total)."""
+    dtype = reduce(torch.promote_types, (values.dtype for values in scores))
+    generator = torch.Generator().manual_seed(0)
+    left, lower = list(scores), [0] * len(scores)
+    while True:
+        low, high = _bounds(left, k - sum(lower), dtype, generator)
+        parts = [_parted(values, low, high, dtype) for values in left]
+        ends = list(accumulate(sum(numbers) for numbers in zip(*(part.sizes for part in parts), strict=True)))
+        section = bisect_left(ends, k - sum(lower))
+        lower = [number + sum(part.sizes[:section]) for number, part in zip(lower, parts, strict=True)]
+        if section in (_AT_LOW, _AT_HIGH):
+            score = low if section == _AT_LOW else high
+            return _Cut(score, k - sum(lower), lower, [part.sizes[section] for part in parts])
+        if section == _BETWEEN:
+            left = [part.between for part in parts]
+        else:  # the sample has misled
+            left = [values[values < low if section == 0 else values > high] for values in left]
 
 
-def _ordered(scores: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn floats into signed integers of the same order: negative floats have the order of their bits reversed."""
-    # + 0.0 turns -0.0 into 0.0: they are equal, but their bits are not
-    bits = (scores.detach().to(dtype) + 0.0).view(torch.int64 if dtype == torch.float64 else torch.int32)
-    sign = bits >> (8 * bits.element_size() - 1)
-    return bits.bitwise_xor_(sign.bitwise_and_(torch.iinfo(bits.dtype).max))
+_AT_LOW, _BETWEEN, _AT_HIGH = 1, 2, 3
 
 
-def _cut(keys: Sequence[Tensor], k: int) -> _Cut:
-    """Find the k-th lowest key (1 <= k <= total) digit by digit, from the top."""
-    top = 8 * keys[0].element_size() - _DIGIT_BITS
-    threshold = 0
-    for shift in range(top, -1, -_DIGIT_BITS):
-        histogram = torch.zeros(_NUM_DIGITS, dtype=torch.int64)
-        for values in keys:
-            histogram += _digit_counts(values, shift, signed=shift == top)
-        reached = histogram.cumsum(0)
-        digit = int(torch.searchsorted(reached, k))
-        k -= int(reached[digit] - histogram[digit])
-        threshold |= (digit - _HALF if shift == top else digit) << shift
-        if shift:
-            keys = [values[(values >> shift) == (threshold >> shift)] for values in keys]
-    return _Cut(threshold, k, int(histogram[digit]))
+class _Parted(NamedTuple):
+    """One tensor's scores, parted by two values.
+
+    `sizes` are the numbers of those below the low one, equal to it, `between` them, equal to the high one, and above.
+    """
+
+    sizes: tuple[int, int, int, int, int]
+    between: Tensor
 
 
-def _digit_counts(keys: Tensor, shift: int, *, signed: bool) -> Tensor:
-    """Histogram of the 16-bit digit at `shift`; the top digit carries the sign and is moved up to start at 0."""
-    digits = keys >> shift
-    digits = digits.add_(_HALF) if signed else digits.bitwise_and_(_NUM_DIGITS - 1)
-    return torch.bincount(digits, minlength=_NUM_DIGITS).cpu()
+def _parted(values: Tensor, low: float, high: float, dtype: torch.dtype) -> _Parted:
+    """Count the scores on either side of two values, and take out those between them."""
+    below, inside = 0, []
+    for piece in values.split(_PIECE if values.device.type == "cpu" else max(values.numel(), 1)):
+        piece = piece.to(dtype)
+        reached = piece >= low
+        below += piece.numel() - int(reached.count_nonzero())
+        inside.append(piece[reached.logical_and_(piece <= high)])
+    middle = torch.cat(inside)
+    between = middle[(middle > low).logical_and_(middle < high)]
+    at_low = int((middle == low).count_nonzero())
+    at_high = middle.numel() - at_low - between.numel()
+    return _Parted((below, at_low, between.numel(), at_high, values.numel() - below - middle.numel()), between)
+
+
+def _bounds(scores: Sequence[Tensor], k: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[float, float]:
+    """Two scores that most likely have the k-th lowest of all between them; twice that score itself if they are few."""
+    total = sum(values.numel() for values in scores)
+    if total <= _FEW:
+        found = float(torch.cat([values.to("cpu", dtype) for values in scores]).sort().values[k - 1])
+        return found, found
+    share = min(_LARGEST_SAMPLE, total ** (2 / 3)) / total
+    sample = torch.cat([_sample(values, share, generator).to("cpu", dtype) for values in scores]).sort().values
+    # four standard deviations of the rank that the k-th has among the sample, at most
+    middle, margin = k / total * len(sample), 2 * sqrt(len(sample))
+    low, high = max(int(middle - margin), 0), min(ceil(middle + margin), len(sample) - 1)
+    return float(sample[low]), float(sample[high])
+
+
+def _sample(values: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """A share of the scores, chosen at random, the same ones each time."""
+    if values.numel() == 0:
+        return values
+    positions = torch.randint(values.numel(), (ceil(share * values.numel()),), generator=generator)
+    return values[positions.to(values.device)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secateur._errors import InfeasibleError
 from secateur.allocation import Units, erdos_renyi, erk
-from secateur.patterns import Channel
+from secateur.patterns import Block, Channel
 
 Shape = tuple[int, ...]
 
@@ -76,11 +76,34 @@ def test_erk_leaves_a_unit_in_each_tensor() -> None:
     assert erk(units([(1, 1), (100, 100)]), 0.998) == {"0": 0, "1": 9981}
 
 
+@pytest.mark.parametrize("min_units", [2, 5])
+def test_erk_leaves_as_many_units_as_asked_and_still_meets_the_total(min_units: int) -> None:
+    removed = erk(units([(4, 1), (100, 100)]), 0.998, min_units=min_units)
+    assert removed["0"] == 4 - min(min_units, 4)
+    assert sum(removed.values()) == round(0.998 * 10004)
+
+
+def test_erk_without_protection_refuses_to_empty_a_tensor() -> None:
+    # 20 units are kept as 2 : 200, so of the small one 0.2
+    with pytest.raises(InfeasibleError, match=r"sparsity 0\.998 would remove every unit of '0'\.\n[\s\S]*min_units=1"):
+        erk(units([(1, 1), (100, 100)]), 0.998, min_units=0)
+    assert erk(units([(10, 10), (100, 100)]), 0.9, min_units=0) == erk(units([(10, 10), (100, 100)]), 0.9)
+
+
 def test_erk_counts_units_of_a_pattern() -> None:
     shapes = {"a": torch.Size([8, 4]), "b": torch.Size([16, 2])}
     rows = {n: Units(torch.zeros(s[0]), s, Channel(0).unit_size(s)) for n, s in shapes.items()}
     # densities as 12/32 : 18/32 for 8 : 16 rows, so 16 rows are kept as 3 : 9
     assert erk(rows, 1 / 3) == {"a": 4, "b": 4}
+
+
+def test_erk_counts_smaller_blocks_as_units() -> None:
+    shapes = {"a": torch.Size([5, 8]), "b": torch.Size([8, 4])}
+    block = Block((3, 3))
+    counted = {n: Units(block.reduce(torch.rand(s)), s, block.unit_size(s)) for n, s in shapes.items()}
+    assert [each.num_units for each in counted.values()] == [6, 6]
+    # 6 of 12 are kept as 13/40 : 12/32, i.e. 2.79 : 3.21
+    assert erk(counted, 0.5) == {"a": 3, "b": 3}
 
 
 def test_erdos_renyi_leaves_the_kernel_out() -> None:
@@ -97,6 +120,6 @@ def test_erdos_renyi_equals_erk_for_matrices() -> None:
 
 def test_erk_refuses_to_keep_fewer_units_than_tensors() -> None:
     with pytest.raises(
-        InfeasibleError, match=r"each of 3 tensors at sparsity 0\.9\.\n  units: 12    kept: 1 .*'0', '1'"
+        InfeasibleError, match=r"cannot remove 11 units and keep 1 in each of 3 tensors\.\n  asked: 11    removable: 9"
     ):
         erk(units([(2, 2)] * 3), 0.9)

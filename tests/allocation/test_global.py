@@ -75,7 +75,8 @@ def test_global_leaves_a_unit_in_each_layer_and_still_meets_the_total() -> None:
     kept = lowest(layers["2.weight"].scores, 31)
     assert kept.nonzero().item() == hidden["2.weight"].norm(dim=1).argmax()
     with pytest.raises(
-        InfeasibleError, match=r"would remove every unit of '2\.weight'\.\n  units: \{'2\.weight': 32\}"
+        InfeasibleError,
+        match=r"global sparsity 0\.5 would remove every unit of '2\.weight'\.\n  units: \{'2\.weight': 32\}",
     ):
         global_(layers, 0.5, min_units=0)
 

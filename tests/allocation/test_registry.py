@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import inspect
 import math
+from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from secateur._errors import InvalidInputError
+from secateur._errors import InfeasibleError, InvalidInputError
 from secateur.allocation import ALLOCATIONS, Allocation, Units
 
 every_allocation = pytest.mark.parametrize("allocation", ALLOCATIONS.values(), ids=ALLOCATIONS.keys())
@@ -50,7 +54,36 @@ def test_allocation_leaves_scores_alone(allocation: Allocation) -> None:
 
 
 @every_allocation
-@pytest.mark.parametrize("sparsity", [-0.1, 1.0, 1, 5, math.nan, math.inf, "0.5", None])
+@pytest.mark.parametrize("sparsity", [-0.1, 1.0, 1, 5, math.nan, math.inf, "0.5"])
 def test_allocation_refuses_a_sparsity_outside_zero_to_one(allocation: Allocation, sparsity: float) -> None:
     with pytest.raises(InvalidInputError, match=r"sparsity must be a number in \[0, 1\).*\n  sparsity: "):
         allocation(units(), sparsity)
+
+
+@every_allocation
+def test_allocation_refuses_to_be_left_without_a_sparsity(allocation: Allocation) -> None:
+    with pytest.raises(InvalidInputError, match="sparsity"):
+        allocation(units(), None)
+
+
+@every_allocation
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    sparsity=st.floats(0, 1, exclude_max=True),
+    protected=st.none() | st.integers(0, 3),
+)
+def test_allocation_empties_no_tensor_or_says_that_it_would(
+    allocation: Allocation, sizes: list[int], sparsity: float, protected: int | None
+) -> None:
+    given = {str(i): Units(torch.rand(size), torch.Size([size])) for i, size in enumerate(sizes)}
+    if protected is not None and "min_units" in inspect.signature(allocation).parameters:
+        allocation = partial(allocation, min_units=protected)
+    else:
+        protected = 1
+    try:
+        removed, refusal = allocation(given, sparsity), ""
+    except InfeasibleError as error:
+        removed, refusal = dict.fromkeys(given, 0), str(error)
+    assert not refusal or "would remove every unit of" in refusal or "cannot remove" in refusal
+    for size, gone in zip(sizes, removed.values(), strict=True):
+        assert gone == 0 or size - gone >= max(protected, 1)

@@ -67,6 +67,26 @@ def test_lean_bits_do_the_same(shape: tuple[int, ...], dtype: torch.dtype, seed:
     assert memory(one) == memory(other)
 
 
+@pytest.mark.parametrize("order", ["as the mask's own", "transposed", "channels last"])
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bits_fill_or_clear_one_side_and_leave_every_bit_of_the_other(
+    dtype: torch.dtype, lean: bool, order: str
+) -> None:
+    own, mask = dirty((6, 300, 20, 20), dtype), half((6, 300, 20, 20))
+    bits = Bits.of(mask, own, lean=lean)
+    if order == "transposed":
+        own = own.transpose(0, 1).contiguous().transpose(0, 1)
+    elif order == "channels last":
+        own = own.contiguous(memory_format=torch.channels_last)
+    filled, cleared = own.clone(), own.clone()
+    bits.fill_(filled, complex(1, 1) if dtype.is_complex else 1.0)
+    bits.clear_kept_(cleared)
+    one = torch.full_like(own, complex(1, 1) if dtype.is_complex else 1.0)
+    assert memory(filled) == memory(torch.where(mask, own, one))
+    assert memory(cleared) == memory(expected(own, ~mask))
+
+
 @pytest.mark.parametrize("coalesced", [True, False])
 def test_bits_clear_a_sparse_tensor_in_place(coalesced: bool) -> None:
     mask = half((6, 3))

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 
 from secateur import InvalidInputError, Masks, UnsupportedError, prune_
-from secateur.masks.eligible import default_names, eligible_names
+from secateur._names import default_names
+from secateur.masks.eligible import eligible_names
 from tests.masks.oracles import half, snapshot
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from secateur import Masks
 from secateur.masks import keeper
 from secateur.masks.bits import Bits
 from secateur.masks.mask import Mask
+from secateur.masks.registry import mask_of
 from tests.masks.oracles import carried_over, half, halves, is_zero, nonzero_names, zero_by_hand
 
 
@@ -473,3 +475,99 @@ def test_optimizers_without_masked_parameters_run_as_always() -> None:
     before = layer.weight.detach().clone()
     optimizer.step()
     assert torch.equal(layer.weight, before - 0.5)
+
+
+class Listening:
+    """Notes down when it is called, and whether weights were masked then."""
+
+    def __init__(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
+        self.model, self.masks, self.calls = model, masks, []
+
+    def note(self, call: str) -> None:
+        self.calls.append((call, nonzero_names(self.model, self.masks) == []))
+
+    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        self.note(f"before {type(optimizer).__name__}{' with a closure' if has_closure else ''}")
+
+    def before_closure(self) -> None:
+        self.note("before closure")
+
+    def after_closure(self) -> None:
+        self.note("after closure")
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self.note(f"after {type(optimizer).__name__}")
+
+
+@pytest.mark.parametrize("as_keyword", [False, True])
+def test_listener_is_called_around_steps_and_closures_of_whoever_holds_its_parameter(
+    model: nn.Module, masks: dict[str, Tensor], as_keyword: bool
+) -> None:
+    listener = Listening(model, masks)
+    mask_of(model.small.weight).listen(listener)
+    sgd, adam = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.large.parameters())
+    step(model, sgd)
+    step(model, adam)
+
+    def closure() -> Tensor:
+        loss = model(batch()).pow(2).mean()
+        loss.backward()
+        return loss
+
+    if as_keyword:
+        sgd.step(closure=closure)
+    else:
+        sgd.step(closure)
+    mask_of(model.small.weight).listen(None)
+    step(model, sgd)
+    assert listener.calls == [
+        ("before SGD", True),
+        ("after SGD", True),
+        ("before SGD with a closure", True),
+        ("before closure", True),
+        ("after closure", True),
+        ("after SGD", True),
+    ]
+
+
+def test_listener_is_no_reason_to_mask_large_tensors_twice(model: nn.Module, masks: dict[str, Tensor]) -> None:
+    mask = mask_of(model.large.weight)
+    optimizer = warm(model, torch.optim.SGD)
+    mask.listen(Listening(model, masks))
+    versions = []
+    for _ in range(3):
+        step(model, optimizer)
+        versions.append(model.large.weight._version)
+    assert [after - before for before, after in pairwise(versions)] == [1, 1], "the optimizer's write only"
+
+
+def test_mask_that_its_listener_holds_is_left_to_it(model: nn.Module, masks: dict[str, Tensor]) -> None:
+    mask = mask_of(model.small.weight)
+    mask.listen(Listening(model, masks), enforced=False)
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not is_zero(model.small.weight.detach()[~masks["small.weight"]])
+    assert not is_zero(model.small.weight.grad[~masks["small.weight"]])
+    assert is_zero(model.large.weight.detach()[~masks["large.weight"]])
+    mask.listen(None)
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert nonzero_names(model, masks) == []
+
+
+def test_listener_goes_where_the_name_goes_but_not_into_copies(model: nn.Module, masks: dict[str, Tensor]) -> None:
+    listener = Listening(model, masks)
+    mask_of(model.small.weight).listen(listener)
+    model.small.weight = nn.Parameter(model.small.weight.detach().clone())
+    assert mask_of(model.small.weight).listener is listener
+    assert mask_of(copy.deepcopy(model).small.weight).listener is None
+    Masks(model).remove()
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert listener.calls == []
+
+
+def test_masks_that_change_often_leave_nothing_behind(model: nn.Module, masks: dict[str, Tensor]) -> None:
+    optimizer = warm(model)
+    for seed in range(4):
+        Masks(model).update_(halves(model, seed))
+        step(model, optimizer)
+    desk = keeper._DESKS[optimizer]
+    assert len(desk.settled) == len(desk.neutral_due) == len(masks)

@@ -7,7 +7,7 @@ import weakref
 from functools import partial
 
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -103,17 +103,17 @@ def test_zeros_of_further_calls_include_those_before(
     shape: tuple[int, ...], first: float, more: float, pattern: str, score: object
 ) -> None:
     torch.manual_seed(0)
-    model = Weights([shape])
-    options = {"pattern": patterns.PATTERNS[pattern], "score": score}
-    masks = feasible(model, sparsity=first, **options)
+    model, chosen = Weights([shape]), patterns.PATTERNS[pattern]
+    assume(not chosen.misfit(torch.Size(shape)))
+    asked = [first, first + more] if chosen.sparsity is None else [chosen.sparsity] * 2
+    masks = feasible(model, sparsity=asked[0], pattern=chosen, score=score)
     before = dict(masks) if masks is not None else {}
-    further = feasible(model, sparsity=first + more, **options)
+    further = feasible(model, sparsity=asked[1], pattern=chosen, score=score)
     for name, mask in before.items():
         assert not bool((Masks(model)[name] & ~mask).any())
     if further is not None:
-        size = patterns.PATTERNS[pattern].unit_size(torch.Size(shape))
-        units = torch.Size(shape).numel() // size
-        assert further.num_zeros() == round((first + more) * units) * size
+        units = chosen.reduce(further["weights.0"].float())
+        assert int((units == 0).sum()) == round(asked[1] * units.numel())
         assert int((model.weights[0] == 0).sum()) == further.num_zeros()
 
 

@@ -236,7 +236,7 @@ def test_lean_masks_have_no_words() -> None:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(patterns.Pattern):
     """A pattern that fits matrices of ten columns only."""
 
     def unit_size(self, shape: torch.Size) -> int:
@@ -308,6 +308,36 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "no number of units to remove from '0.weight'",
     ),
     "allocation of too many": ({"allocation": too_many}, InvalidInputError, r"from '0.weight'[\s\S]*10000[\s\S]*200"),
+    "no sparsity": (
+        {"sparsity": None},
+        InvalidInputError,
+        r"sparsity must be a number in \[0, 1\)[\s\S]*None[\s\S]*sparsity=0.9",
+    ),
+    "sparsity of another pattern": (
+        {"pattern": patterns.NM(2, 4), "sparsity": 0.75},
+        InvalidInputError,
+        r"NM\(n=2, m=4, dim=1\) fixes the sparsity: 0\.5[\s\S]*asked: 0\.75[\s\S]*leave sparsity= out",
+    ),
+    "groups larger than the dim": (
+        {"pattern": patterns.NM(16, 32)},
+        ShapeError,
+        r"cannot prune '0\.weight': NM\(n=16, m=32, dim=1\) does not fit: size 20 of dim 1 is not divisible by 32",
+    ),
+    "allocation of another number than the pattern's": (
+        {"pattern": patterns.NM(1, 2), "allocation": allocation.erk},
+        InfeasibleError,
+        r"cannot prune '0\.weight': NM\(n=1, m=2, dim=1\) removes 100 of 200[\s\S]*allocation\.uniform",
+    ),
+    "sparsity of a tensor that is not there": (
+        {"allocation": {"3.weight": 0.5}},
+        InvalidInputError,
+        r"'3\.weight' in the dictionary of sparsities[\s\S]*0\.weight, 2\.weight",
+    ),
+    "dict of sparsities that leaves one out": (
+        {"allocation": {"0.weight": 0.5}, "sparsity": None},
+        InvalidInputError,
+        "no sparsity for '2.weight'",
+    ),
     "every unit": ({"sparsity": 0.99}, InfeasibleError, r"every unit of '2.weight'"),
     "selector": ({"include": "3.weight"}, InvalidInputError, "matches no parameter"),
     "everything excluded": ({"exclude": "*"}, InvalidInputError, "left to mask"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from secateur._errors import InfeasibleError, InvalidInputError
 from secateur._units import Units, check_scores, lowest_counts
-from secateur.allocation._sparsity import check_sparsity, num_removed, num_units
+from secateur.allocation._sparsity import check_none_emptied, check_sparsity, num_removed, num_units, room_of
 
 __all__ = ["global_"]
 
@@ -14,7 +13,8 @@ __all__ = ["global_"]
 def global_(units: Mapping[str, Units], sparsity: float, *, min_units: int = 1) -> dict[str, int]:
     """Remove the lowest units of all tensors together, ``round(sparsity * total)`` of them, exactly.
 
-    Raw scores are compared, so they should mean the same in every tensor. The total counts units, also where those of
+    Raw scores are compared, so they should mean the same in every tensor: `secateur.scores.lamp` makes magnitudes so,
+    and the two together are what its authors call LAMP. The total counts units, also where those of
     different tensors differ in size. Of equal scores the first goes first: by the order of the names given, then by
     position.
 
@@ -41,15 +41,13 @@ def global_(units: Mapping[str, Units], sparsity: float, *, min_units: int = 1) 
         {'0.weight': 2, '2.weight': 1, '4.weight': 1}
     """
     check_sparsity(sparsity)
-    if min_units < 0:
-        raise InvalidInputError("min_units must not be negative.", min_units=min_units)
     check_scores({name: each.scores for name, each in units.items()})
     total = num_removed(num_units(units.values()), sparsity)
-    room = {name: max(0, each.num_units - min_units) for name, each in units.items()}
-    _check_room(total, room, min_units)
-    removed = _fill(units, room, total)
+    removed = _fill(units, room_of(units, min_units, total), total)
     if min_units == 0:
-        _check_none_emptied(units, removed)
+        check_none_emptied(
+            units, removed, by=f"global sparsity {sparsity:g}", fix="min_units=1 leaves a unit in each tensor"
+        )
     return removed
 
 
@@ -64,27 +62,3 @@ def _fill(units: Mapping[str, Units], room: Mapping[str, int], total: int) -> di
             shared = full | dict(zip(others, counts, strict=True))
             return {name: shared[name] for name in units}
         full |= over
-
-
-def _check_room(total: int, room: Mapping[str, int], min_units: int) -> None:
-    """Refuse a total that the units which may go do not make up."""
-    if total > sum(room.values()):
-        tight = [name for name, count in room.items() if count == 0]
-        raise InfeasibleError(
-            f"cannot remove {total} units and keep {min_units} in each of {len(room)} tensors.",
-            asked=total,
-            removable=sum(room.values()),
-            no_room_in=tight or "none",
-            fix="a lower sparsity, or allocation=partial(allocation.global_, min_units=…) with fewer",
-        )
-
-
-def _check_none_emptied(units: Mapping[str, Units], removed: Mapping[str, int]) -> None:
-    """Refuse to leave a tensor without a unit."""
-    emptied = {name: count for name, count in removed.items() if count and count == units[name].num_units}
-    if emptied:
-        raise InfeasibleError(
-            f"would remove every unit of {', '.join(map(repr, emptied))}.",
-            units=emptied,
-            fix="allocation=allocation.global_ keeps at least one unit of each tensor",
-        )

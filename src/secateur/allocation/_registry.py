@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from secateur._units import Units
 from secateur.allocation._erdos_renyi import erdos_renyi, erk
 from secateur.allocation._global import global_
+from secateur.allocation._per_tensor import PerTensor
 from secateur.allocation._uniform import uniform
 
 __all__ = ["ALLOCATIONS", "Allocation"]
@@ -18,5 +19,11 @@ The answer has the same names in the same order, and counts units, not entries: 
 meant. Settings are bound with `functools.partial`: ``partial(allocation.global_, min_units=8)``.
 """
 
-ALLOCATIONS: dict[str, Allocation] = {"uniform": uniform, "erdos_renyi": erdos_renyi, "erk": erk, "global_": global_}
+ALLOCATIONS: dict[str, Allocation] = {
+    "uniform": uniform,
+    "erdos_renyi": erdos_renyi,
+    "erk": erk,
+    "global_": global_,
+    "PerTensor": PerTensor(),
+}
 """The allocations by name; the contract tests run over this table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from secateur.masks.packing import clear_, clear_packed_, count_kept, num_bytes, pack, unpack, words_for
 
 __all__ = ["Bits"]
+
+_PIECE = 1 << 17
 
 
 class Bits:
@@ -75,6 +78,21 @@ class Bits:
         else:
             clear_(tensor, self._words_for(tensor, keep=own))
 
+    def fill_(self, tensor: Tensor, number: complex) -> None:
+        """Give the masked entries of a tensor of the mask's shape a number, whatever they hold."""
+        words = self._words
+        if self.lean or words is None or tensor.is_complex() or not tensor.is_contiguous() or not _fit(words, tensor):
+            tensor.masked_fill_(~self.dense.to(tensor.device), number)
+            return
+        one = int(torch.tensor(number, dtype=tensor.dtype).view(words.dtype))
+        for entries, kept in zip(_pieces(tensor.detach().view(words.dtype)), _pieces(words), strict=True):
+            entries.bitwise_and_(kept).bitwise_or_((~kept).bitwise_and_(one))
+
+    def clear_kept_(self, tensor: Tensor) -> None:
+        """Zero the kept entries of a tensor of the mask's shape, for once, whatever they hold."""
+        if not tensor.is_meta:
+            tensor.masked_fill_(self.dense.to(tensor.device), 0)
+
     def is_flat(self, tensor: Tensor) -> bool:
         """Whether `is_clear` can look at windows of the tensor that the mask is for, or of its gradient."""
         if tensor.layout != torch.strided:
@@ -128,6 +146,12 @@ class Bits:
         kept = self.dense.to(values.device)[tuple(index)]
         values = torch.where(kept, values, torch.zeros((), dtype=values.dtype, device=values.device))
         tensor.copy_(torch.sparse_coo_tensor(index, values, merged.shape, check_invariants=False))
+
+
+def _pieces(tensor: Tensor) -> Iterable[Tensor]:
+    """Stretches of a tensor without gaps that stay in a CPU's caches together with what is made of them."""
+    flat = tensor.view(-1)
+    return flat.split(_PIECE) if flat.device.type == "cpu" else [flat]
 
 
 def _window(tensor: Tensor, start: int, stop: int) -> Tensor:

@@ -34,6 +34,11 @@ class Masks(Mapping[str, Tensor]):
     Args:
         model: The model. Masks that it carries already (a deep copy or unpickled model does) are found.
 
+    Attributes:
+        skipped: What `prune_` was to mask and has not, since the pattern does not fit: dotted name -> reason. It counts
+            in the overall sparsity, and is known to the object that the call returned only.
+        remainders: What it has masked in units of which some are smaller: dotted name -> sizes that do not divide.
+
     Raises:
         InvalidInputError: `model` is no module.
 
@@ -52,6 +57,8 @@ class Masks(Mapping[str, Tensor]):
         if not isinstance(model, nn.Module):
             raise InvalidInputError(f"masks belong to a module, not to {type(model).__name__}.", fix="Masks(model)")
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+        self.skipped: dict[str, str] = {}
+        self.remainders: dict[str, str] = {}
 
     @classmethod
     def from_dict(
@@ -156,7 +163,7 @@ class Masks(Mapping[str, Tensor]):
         """Fraction of masked entries.
 
         Args:
-            name: The parameter that is meant; all masked ones together if left out.
+            name: The parameter that is meant; all masked ones together if left out, with those that were skipped.
 
         Returns:
             The fraction; 0.0 if nothing is masked.
@@ -166,6 +173,8 @@ class Masks(Mapping[str, Tensor]):
         """
         bits = [mask.bits for mask in (self._found().values() if name is None else [self._mask(name)])]
         total = sum(each.shape.numel() for each in bits)
+        if name is None:
+            total += sum(shape.numel() for shape, _ in self._skipped().values())
         return sum(each.num_zeros for each in bits) / total if total else 0.0
 
     def num_zeros(self) -> int:
@@ -177,9 +186,10 @@ class Masks(Mapping[str, Tensor]):
         return sum(mask.bits.num_bytes for mask in self._found().values())
 
     def __repr__(self) -> str:
-        """A table: shape, zeros and sparsity of each masked tensor, then what is not masked."""
-        bits = {name: mask.bits for name, mask in self._found().items()}
-        return table(bits, [name for name in tied_names(self.model) if name not in bits])
+        """A table: shape, zeros and sparsity of each masked tensor, then what was skipped and what is not masked."""
+        bits, skipped = {name: mask.bits for name, mask in self._found().items()}, self._skipped()
+        others = [name for name in tied_names(self.model) if name not in bits and name not in skipped]
+        return table(bits, others, skipped, self.remainders)
 
     # ---- changing
 
@@ -279,6 +289,12 @@ class Masks(Mapping[str, Tensor]):
     def _found(self) -> dict[str, Mask]:
         """The masks by the first names of their parameters."""
         return slots.masked_parameters(self.model)
+
+    def _skipped(self) -> dict[str, tuple[torch.Size, str]]:
+        """Shapes of what was skipped and has no mask since, and the reasons."""
+        masked, shapes = self._found(), {name: p.shape for name, p in self.model.named_parameters()}
+        left = {name: why for name, why in self.skipped.items() if name in shapes and name not in masked}
+        return {name: (shapes[name], why) for name, why in left.items()}
 
     def _mask(self, name: str) -> Mask:
         """The mask of one parameter, by any of its names."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import torch
 from torch import Tensor, nn
 
 from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
-from secateur._names import Selector, match, owner_of, tied_names
+from secateur._names import Selectors, chosen_names, computed_by, match, owner_of, tied_names
 
-__all__ = ["Selectors", "check_maskable", "computed_by", "default_names", "eligible_names", "find", "unmaskable"]
-
-Selectors = Iterable[Selector] | Selector | None
-"""Globs over dotted parameter names, module types, one of these, or None."""
-
-_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+__all__ = ["Selectors", "check_maskable", "eligible_names", "find", "unmaskable"]
 
 
 def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> list[str]:
@@ -39,10 +32,8 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
             computed from others are left out instead, as long as any are left.
     """
     first = {name: names[0] for names in tied_names(model).values() for name in names}
-    chosen = default_names(model) if include is None else _included(model, include, first)
     dropped = set() if exclude is None else {first[n] for n in match(model, exclude)}
-    wanted = set(chosen) - dropped
-    names = [name for name in dict.fromkeys(first.values()) if name in wanted]
+    names = [name for name in chosen_names(model, include) if name not in dropped]
     if include is None:
         names = [name for name in names if not computed_by(model, name)] or names
     if not names:
@@ -54,21 +45,6 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
     for name in names:
         check_maskable(model, name)
     return names
-
-
-def _included(model: nn.Module, include: Iterable[Selector] | Selector, first: Mapping[str, str]) -> list[str]:
-    """First names of what the selectors mean: of a module type its weights, if any; of a glob all that it matches."""
-    weights = set(default_names(model))
-    found: list[str] = []
-    for selector in [include] if isinstance(include, str | type) else include:
-        meant = [first[name] for name in match(model, [selector])]
-        found += ([name for name in meant if name in weights] if isinstance(selector, type) else []) or meant
-    return found
-
-
-def default_names(model: nn.Module) -> list[str]:
-    """First names of all weights: parameters of two or more dims that belong to no norm and are no bias."""
-    return [name for name, parameter in model.named_parameters() if _is_weight(model, name, parameter)]
 
 
 def find(model: nn.Module, name: str) -> nn.Parameter:
@@ -120,30 +96,6 @@ def unmaskable(tensor: Tensor) -> tuple[str, str] | None:
     return None
 
 
-def computed_by(model: nn.Module, name: str) -> str:
-    """Names of the parametrizations, hooks or pruning methods that a parameter is part of or that make it; or ''."""
-    path, _, rest = f".{name}".partition(".parametrizations.")
-    if rest:
-        module, leaf = model.get_submodule(path[1:]), rest.partition(".")[0]
-    else:
-        module, leaf = owner_of(model, name)
-    if nn.utils.parametrize.is_parametrized(module, leaf):
-        return ", ".join(type(part).__name__.lstrip("_") for part in _parts(module, leaf))
-    for hook in module._forward_pre_hooks.values():
-        made = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
-        if isinstance(made, str) and leaf in (made, f"{made}_g", f"{made}_v", f"{made}_orig"):
-            return type(hook).__name__
-    return ""
-
-
-def _is_weight(model: nn.Module, name: str, parameter: Tensor) -> bool:
-    """Whether a parameter is masked when nothing is said."""
-    if nn.parameter.is_lazy(parameter):
-        return True
-    module, leaf = owner_of(model, name)
-    return parameter.dim() > 1 and "bias" not in leaf and not isinstance(module, _NORMS)
-
-
 def _refuse_computed(model: nn.Module, name: str) -> None:
     """Refuse weights that are computed from parameters, and the parameters that they are computed from."""
     why = computed_by(model, name)
@@ -153,9 +105,3 @@ def _refuse_computed(model: nn.Module, name: str) -> None:
             why="zeros in the parts of a computed weight are no zeros in the weight",
             fix="remove the parametrization first (remove_parametrizations, prune.remove), then mask the plain weight",
         )
-
-
-def _parts(module: nn.Module, leaf: str) -> list[nn.Module]:
-    """The parametrizations of one tensor."""
-    parts = module.parametrizations
-    return list(parts[leaf].children()) if isinstance(parts, nn.ModuleDict) else []

@@ -8,6 +8,8 @@ parameter, so that clipping and momentum see kept entries only. Then, around a s
   since they were masked are masked again;
 - *after*, every masked weight is set to zero, unless that is known to be so already.
 
+Whoever changes masks as training goes on is called by the same two hooks (see `secateur.masks.listening`).
+
 It is known where the step is elementwise (a weight of 0 with gradient 0 and cleared state stays 0) and nothing has
 interfered, as version counters show. That matters for large tensors only, where masking once more would cost as much as
 masking the gradient; there a window that moves on with each step is looked at before it instead.
@@ -32,6 +34,7 @@ from torch.optim.optimizer import (
 )
 
 from secateur.masks import registry
+from secateur.masks.listening import Listener
 from secateur.masks.mask import Mask
 from secateur.masks.state import clear_state_, fill_neutral_, group_of, neutral_period, state_evidence
 from secateur.surgery.rules import rule_of
@@ -44,12 +47,13 @@ class Desk:
     """What is known about one optimizer.
 
     Args:
-        masks: Masks of the parameters that it holds.
+        masks: Masks in force of the parameters that it holds.
         settled: Key of each mask at whose masked places the state has been cleared since it was set, and what the state
             looked like then (see `state_evidence`).
         neutral_due: Step at which second moments at masked places get their neutral value again, by the mask's key.
         step: Steps that were seen.
         epoch: `registry.epoch` when this was up to date.
+        listeners: Who is called around its steps, because of one of its parameters.
     """
 
     masks: list[Mask] = field(default_factory=list)
@@ -57,6 +61,7 @@ class Desk:
     neutral_due: dict[int, int] = field(default_factory=dict)
     step: int = 0
     epoch: int = -1
+    listeners: list[Listener] = field(default_factory=list)
     _seen: object = None
 
     def refresh(self, optimizer: Optimizer) -> None:
@@ -65,8 +70,9 @@ class Desk:
         seen = registry.epoch(), [id(p) for p in parameters]
         if seen == self._seen:
             return
-        found = (registry.mask_of(p) for p in parameters)
-        self.masks = [mask for mask in found if mask is not None]
+        found = [mask for p in parameters if (mask := registry.mask_of(p)) is not None]
+        self.masks = [mask for mask in found if mask.is_enforced]
+        self.listeners = [mask.listener for mask in found if mask.listener is not None]
         keys = {mask.key for mask in self.masks}
         self.settled = {key: value for key, value in self.settled.items() if key in keys}
         self.neutral_due = {key: value for key, value in self.neutral_due.items() if key in keys}
@@ -145,27 +151,33 @@ def _start() -> None:
 def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Before any optimizer's step; its closure, if it has one, comes back with masking added."""
     desk = _desk_of(optimizer)
-    if not desk.masks:
+    if not desk.masks and not desk.listeners:
         return None
     _settle(optimizer, desk, desk.masks)
     _fill_neutral(optimizer, desk)
     for mask in desk.masks:
         mask.prepare_step()
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    for listener in desk.listeners:
+        listener.before_step(optimizer, has_closure=callable(closure))
     desk.step += 1
-    if len(args) > 1 and callable(args[1]):
-        return (args[0], _guarded(args[1], desk), *args[2:]), kwargs
-    if callable(kwargs.get("closure")):
-        return args, {**kwargs, "closure": _guarded(kwargs["closure"], desk)}
-    return None
+    if not callable(closure):
+        return None
+    guarded = _guarded(closure, desk)
+    return ((args[0], guarded, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": guarded})
 
 
 def _guarded(closure: Callable[[], Any], desk: Desk) -> Callable[[], Any]:
     """The closure, after which what it has changed is masked again."""
 
     def guarded() -> Any:
+        for listener in desk.listeners:
+            listener.before_closure()
         loss = closure()
         for mask in desk.masks:
             mask.prepare_step()
+        for listener in desk.listeners:
+            listener.after_closure()
         return loss
 
     return guarded
@@ -176,8 +188,14 @@ def _after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     desk = _DESKS.get(optimizer)
     if desk is None or desk.epoch != registry.epoch():
         desk = _desk_of(optimizer)
-    if not desk.masks:
-        return
+    if desk.masks:
+        _hold(optimizer, desk)
+    for listener in list(desk.listeners):
+        listener.after_step(optimizer)
+
+
+def _hold(optimizer: Optimizer, desk: Desk) -> None:
+    """Masked weights are zero again, and so is the state at masked places if something got there."""
     elementwise = rule_of(optimizer).elementwise
     wild = {id(p) for g in optimizer.param_groups if elementwise and not _is_tame(g) for p in g["params"]}
     separate = elementwise and _is_alone(optimizer)

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from secateur._errors import ShapeError, UnsupportedError
 from secateur.masks import registry
 from secateur.masks.bits import Bits
+from secateur.masks.capture import Capture
+from secateur.masks.listening import Listener
 from secateur.masks.registry import mask_of
 from secateur.surgery import Change, Do, finder, holder
 
@@ -46,6 +48,9 @@ class Mask:
         salvage: The weights as they were loaded, if that put values at masked places; kept until training goes on, for
             the case that the masks which belong to them are loaded after them.
         is_active: Whether it is in force; False once it has been released.
+        is_enforced: Whether it is held around every step; False while a listener does so in its own way.
+        listener: Who is called around the steps of whichever optimizer holds the parameter; None if nobody is.
+        capture: Takes in the dense gradient as it arrives, while there is one; None at most times.
     """
 
     def __init__(self, parameter: nn.Parameter, bits: Bits) -> None:
@@ -59,6 +64,9 @@ class Mask:
         self._parameter: Callable[[], nn.Parameter | None] = weakref.ref(parameter, registry.touch)
         self.is_active = True
         self.salvage: Tensor | None = None
+        self.is_enforced = True
+        self.listener: Listener | None = None
+        self.capture: Capture | None = None
         self._renew()
         self._window = 0
         self._looked = False
@@ -74,7 +82,7 @@ class Mask:
     def release(self) -> None:
         """Let go of the parameter, and have the followers let go; zeros stay where they are."""
         self.is_active = False
-        self.salvage = None
+        self.salvage = self.listener = self.capture = None
         if self._hook is not None:
             self._hook.remove()
         parameter = self._parameter()
@@ -96,6 +104,12 @@ class Mask:
         self.bits = bits
         self.salvage = None
         self._renew()
+        registry.touch()
+
+    def listen(self, listener: Listener | None, *, enforced: bool = True) -> None:
+        """Have somebody called around the steps of whichever optimizer holds the parameter; see the attributes."""
+        self.listener, self.is_enforced = listener, enforced
+        registry.touch()
 
     # ---- averages of the model, which follow its masks
 
@@ -138,6 +152,17 @@ class Mask:
         """Whether the weights are as they were when they were masked last, as far as autograd can see."""
         return self._seen == _evidence(self.parameter)
 
+    def receive_grad_(self) -> None:
+        """A backward pass has added to the gradient: zero it for masked weights, after it is kept aside if wanted."""
+        if not self.is_enforced:
+            return
+        gradient = self.parameter.grad
+        if self.capture is not None and gradient is not None:
+            seen = self._seen_grad
+            on_top = seen is not None and seen[0]() is gradient and seen[1] + 1 == gradient._version
+            self.capture.add(gradient, self.bits, continues=on_top)
+        self.clear_grad_()
+
     def clear_grad_(self) -> None:
         """Zero the gradients of masked weights."""
         gradient = self.parameter.grad
@@ -163,6 +188,8 @@ class Mask:
             _check_shape(parameter, self.bits.shape)
             self._clear_weights_()
         if not (clear and self.grad_is_clean()):
+            if self.capture is not None and self.capture.total is None and gradient is not None:
+                self.capture.add(gradient, self.bits, continues=False)  # set by hand
             self.clear_grad_()
         self.salvage = None
 
@@ -237,7 +264,8 @@ class Mask:
         if state["is_active"] and state["parameter"] is not None:
             self._bind(state["parameter"])
         else:
-            self.is_active, self.salvage, self._parameter = state["is_active"], None, _nothing
+            self.is_active, self._parameter = state["is_active"], _nothing
+            self.salvage, self.is_enforced, self.listener, self.capture = None, True, None, None
             self._renew()
 
 
@@ -253,7 +281,7 @@ def _hook_gradient(parameter: nn.Parameter, mask: weakref.ref[Mask]) -> Any:
     def clear_gradient(_: Tensor) -> None:
         living = mask()
         if living is not None:
-            living.clear_grad_()
+            living.receive_grad_()
 
     wanted = parameter.requires_grad
     try:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from secateur import patterns, scores
-from secateur._errors import InfeasibleError, InvalidInputError, ShapeError
+from secateur._errors import InvalidInputError, ShapeError
 from secateur._names import tied_names
-from secateur._units import Units, check_scores, lowest
 from secateur._wrappers import refuse_model
-from secateur.allocation import ALLOCATIONS, Allocation, uniform
-from secateur.allocation._sparsity import check_sparsity
+from secateur.allocation import ALLOCATIONS, Allocation, PerTensor, uniform
+from secateur.masks.choosing import chosen_masks, scores_of, sparsity_of
 from secateur.masks.collection import Masks
 from secateur.masks.commit import Optimizers, listed, put_
 from secateur.masks.eligible import Selectors, eligible_names, find
 from secateur.masks.slots import masked_parameters
-from secateur.patterns import Pattern
+from secateur.patterns import PATTERNS, Pattern
 from secateur.scores import Score
 from secateur.surgery.refusals import refuse_call
 
@@ -31,12 +27,13 @@ def prune_(
     model: nn.Module,
     optimizer: Optimizers = None,
     *,
-    sparsity: float,
+    sparsity: float | None = None,
     score: Score | Mapping[str, Tensor] = scores.magnitude,
-    allocation: Allocation = uniform,
+    allocation: Allocation | Mapping[str, float] = uniform,
     pattern: Pattern = patterns.Unstructured(),  # noqa: B008 - a frozen value
     include: Selectors = None,
     exclude: Selectors = None,
+    strict: bool = False,
     lean: bool = False,
 ) -> Masks:
     """Set the least important weights to zero and keep them there through every optimizer step.
@@ -48,17 +45,22 @@ def prune_(
         model: The model. Names of parameters, keys of its state_dict and the parameters themselves stay the same.
         optimizer: The optimizer that trains it, or several. May be left out, or made later: whichever optimizer steps
             a masked parameter keeps its zeros. Naming it here checks that it holds them and clears its momenta now.
-        sparsity: Fraction of zeros in [0, 1) among all units of the chosen parameters (entries, or slices under a
-            `Channel` pattern), those that are masked already included; the count is exact, ties go by position.
+        sparsity: Fraction of zeros in [0, 1) among all units (entries, or what the pattern makes of them) of the chosen
+            parameters that the pattern fits, those that are masked already included; the count is exact, ties go by
+            position. May be left out where the pattern (N:M) or a dictionary of sparsities leaves nothing to choose.
         score: What a weight is worth; higher = kept. A function of the weights by name, or a dict of scores by name.
-        allocation: How the zeros are shared out among the parameters.
-        pattern: Which shapes of zeros are allowed.
+        allocation: How the zeros are shared out among the parameters; or a dict of sparsities by name or glob, see
+            `secateur.allocation.PerTensor`.
+        pattern: Which shapes of zeros are allowed. Parameters that it does not fit are skipped, and listed with the
+            reason in what is returned.
         include: Globs over dotted names, or module types; all weights if left out (no biases, no norms).
         exclude: Globs or module types that are left out.
+        strict: Refuse, instead of skipping, parameters that the pattern does not fit, and those that it cuts into units
+            of which some are smaller.
         lean: Hold 0.125 bytes a weight instead of that and a word of the weight's own width. Slower.
 
     Returns:
-        The masks of the model.
+        The masks of the model. What was skipped counts in their overall sparsity, as parameters without zeros.
 
     Changes:
         Weights, gradients and optimizer state at masked places. A second call adds zeros to the first one's.
@@ -67,13 +69,16 @@ def prune_(
         Identity, names, hooks, everything at kept places.
 
     Raises:
-        InvalidInputError: `sparsity` outside [0, 1), nan scores, a selector that matches nothing, inference mode.
-        ShapeError: Scores of another shape, or a pattern that does not fit.
-        InfeasibleError: The allocation leaves a parameter fewer zeros than it has already, or no weight at all.
+        InvalidInputError: `sparsity` outside [0, 1), or another than the pattern's; nan scores, a selector or a key
+            that matches nothing, inference mode.
+        ShapeError: Scores of another shape, or a pattern that fits none of the parameters; with `strict`, one of them.
+        InfeasibleError: The allocation leaves a parameter fewer zeros than it has already, or no weight at all, or a
+            number that the pattern does not allow.
         HolderError: The optimizer does not hold the parameters.
         UnsupportedError: A lazy, sparse, quantized, computed or distributed parameter. Nothing is changed then.
 
     Example:
+        >>> import torch
         >>> model = nn.Sequential(nn.Linear(20, 10), nn.ReLU(), nn.Linear(10, 2))
         >>> optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         >>> prune_(model, optimizer, sparsity=0.9)
@@ -84,18 +89,21 @@ def prune_(
     """
     refuse_call()
     refuse_model(model)
-    check_sparsity(sparsity)
+    allocation = PerTensor(allocation) if isinstance(allocation, Mapping) else allocation
     _check_choices(score, allocation, pattern)
+    sparsity = sparsity_of(sparsity, pattern, allocation)
     optimizers = listed(optimizer)
     masks = Masks(model)
     weights = {n: find(masks.model, n).detach() for n in eligible_names(masks.model, include, exclude)}
-    present = {name: mask.bits.dense for name, mask in masked_parameters(masks.model).items()}
-    candidates = {
-        name: _Candidate.of(name, values, present.get(name), pattern)
-        for name, values in _scores(score, weights, tied_names(masks.model)).items()
-    }
-    counts = allocation({name: each.units for name, each in candidates.items()}, float(sparsity))
-    chosen = {name: each.without_lowest(counts, pattern) for name, each in candidates.items()}
+    masks.skipped, masks.remainders = _misfits(weights, pattern, strict=strict)
+    weights = {name: weight for name, weight in weights.items() if name not in masks.skipped}
+    chosen = chosen_masks(
+        scores_of(score, weights, tied_names(masks.model)),
+        {name: mask.bits.dense for name, mask in masked_parameters(masks.model).items()},
+        pattern=pattern,
+        allocation=allocation,
+        sparsity=sparsity,
+    )
     put_(masks.model, chosen, optimizers, lean=lean)
     return masks
 
@@ -108,108 +116,32 @@ def _check_choices(score: object, allocation: object, pattern: object) -> None:
             score=repr(score)[:60],
             there_are=", ".join(f"scores.{name}" for name in scores.SCORES),
         )
-    if not callable(allocation):
+    if not callable(allocation) or isinstance(allocation, type):
         raise InvalidInputError(
-            "allocation= is a function.",
+            "allocation= is a function, or a dict of sparsities by name.",
             allocation=repr(allocation)[:60],
-            there_are=", ".join(f"allocation.{each.__name__}" for each in ALLOCATIONS.values()),
+            there_are=", ".join(f"allocation.{name}" for name in ALLOCATIONS),
         )
-    if not hasattr(pattern, "reduce") or isinstance(pattern, type):
+    if not isinstance(pattern, Pattern):
         raise InvalidInputError(
             "pattern= is a pattern object.",
             pattern=repr(pattern)[:60],
-            there_are="patterns.Unstructured(), patterns.Channel(dim=0)",
+            there_are=", ".join(f"patterns.{each!r}" for each in PATTERNS.values()),
         )
 
 
-def _scores(
-    score: Score | Mapping[str, Tensor], weights: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]
-) -> dict[str, Tensor]:
-    """Scores of the weights, in their order, checked; `names` are all names of each weight."""
-    given = score if isinstance(score, Mapping) else score(weights)
-    if not isinstance(given, Mapping):
-        raise InvalidInputError(
-            "a score takes weights by name and returns scores by name.",
-            returned=type(given).__name__,
-            fix="lambda weights: {name: w.abs() for name, w in weights.items()}",
-        )
-    found = {}
-    for name, weight in weights.items():
-        known_as = next((other for other in names[name] if other in given), None)
-        if known_as is None:
-            raise InvalidInputError(
-                f"there is no score for {name!r}.",
-                scores_for=", ".join(list(given)[:8]) or "none",
-                fix="score every parameter, or choose those that have scores with include=[…]",
-            )
-        found[name] = _checked_score(name, given[known_as], weight)
-    check_scores(found)
-    return found
-
-
-def _checked_score(name: str, score: Tensor, weight: Tensor) -> Tensor:
-    """One weight's scores as real floating-point numbers, if they fit the weight."""
-    if score.shape != weight.shape:
+def _misfits(weights: Mapping[str, Tensor], pattern: Pattern, *, strict: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Why some weights cannot have the pattern, and what is smaller in others; refused if it has to be."""
+    skipped = {name: why for name, weight in weights.items() if (why := pattern.misfit(weight.shape))}
+    fitting = {name: weight for name, weight in weights.items() if name not in skipped}
+    uneven = {name: what for name, weight in fitting.items() if (what := pattern.remainder(weight.shape))}
+    refused = skipped | uneven if strict else skipped if not fitting else {}
+    if refused:
+        name, why = next(iter(refused.items()))
         raise ShapeError(
-            f"the scores of {name!r} have another shape than the weight.",
-            scores=tuple(score.shape),
-            weight=tuple(weight.shape),
+            f"cannot prune {name!r}: {pattern!r} does not fit: {why}.",
+            shape=tuple(weights[name].shape),
+            and_others=", ".join(list(refused)[1:9]) or "none",
+            fix="exclude=[…] leaves them out" + (", strict=False skips them and says so" if strict else ""),
         )
-    if score.is_complex() or score.is_meta:
-        raise InvalidInputError(
-            f"the scores of {name!r} cannot be ranked: they must be real numbers with a value.",
-            dtype=score.dtype,
-            device=score.device,
-        )
-    score = score.detach().to(weight.device)
-    return score if score.is_floating_point() else score.to(torch.float64)
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A weight whose lowest units will go.
-
-    Args:
-        name: Its dotted name.
-        units: Scores of its units; those that are masked already have minus infinity.
-        kept: The mask that it has, None if it has none.
-        num_gone: Units that are masked already.
-    """
-
-    name: str
-    units: Units
-    kept: Tensor | None = None
-    num_gone: int = 0
-
-    @classmethod
-    def of(cls, name: str, score: Tensor, kept: Tensor | None, pattern: Pattern) -> Self:
-        """Rate the units of one weight."""
-        try:
-            size = pattern.unit_size(score.shape)
-            if kept is None:
-                return cls(name, Units(pattern.reduce(score), score.shape, size))
-            scores = pattern.reduce(score.masked_fill(~kept, 0.0))
-            gone = pattern.reduce(kept.float()) == 0
-        except ShapeError as error:
-            raise ShapeError(f"cannot prune {name!r}: {error.problem}", fix=error.fix, **error.facts) from error
-        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill_(gone, -torch.inf)
-        return cls(name, Units(scores, score.shape, size), kept, int(gone.count_nonzero()))
-
-    def without_lowest(self, counts: Mapping[str, int], pattern: Pattern) -> Tensor:
-        """The mask without as many of the lowest units as the allocation says; what was zero before stays so."""
-        count = counts.get(self.name)
-        if not isinstance(count, int) or not 0 <= count <= self.units.num_units:
-            raise InvalidInputError(
-                f"the allocation gives no number of units to remove from {self.name!r}.",
-                count=count,
-                units=self.units.num_units,
-            )
-        if count < self.num_gone:
-            raise InfeasibleError(
-                f"{self.name!r} has more masked units than it would get, and zeros stay zero in a further call.",
-                masked=f"{self.num_gone} of {self.units.num_units}",
-                asked=count,
-                fix="a higher sparsity, or masks.remove() first",
-            )
-        mask = pattern.expand(lowest(self.units.scores, count, name=self.name), self.units.shape)
-        return mask if self.kept is None else mask & self.kept
+    return skipped, uneven

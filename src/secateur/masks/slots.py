@@ -93,6 +93,7 @@ def _take_over(module: nn.Module, leaf: str, parameter: nn.Parameter) -> None:
         _check_successor(leaf, old, parameter)
         present = Mask(parameter, old.bits.copy())
         present.apply_to_given_()
+        present.listen(old.listener, enforced=old.is_enforced)
         for follower in old.followers():
             present.lead(follower)
     slots[leaf] = present

@@ -50,7 +50,7 @@ def fill_neutral_(optimizer: Optimizer, mask: Mask) -> bool:
         found = True
         neutral = row.entry(name).masked
         if neutral:
-            value.masked_fill_(~mask.bits.dense, _number(neutral, value))
+            mask.bits.fill_(value, _number(neutral, value))
     return found
 
 
@@ -64,9 +64,12 @@ def freshen_state_(optimizer: Optimizer, mask: Mask, grown: Tensor) -> None:
     """
     row, group = rule_of(optimizer), group_of(optimizer, mask.parameter)
     for name, value in _entries(optimizer, mask):
-        fresh = row.entry(name).fresh
+        fresh, masked = row.entry(name).fresh, row.entry(name).masked
         number = float(group[fresh]) if isinstance(fresh, str) else fresh or 0.0  # None: a copy of weights that are 0
-        value.masked_fill_(grown, _number(number, value))
+        if number == 0.0 and masked is not None:
+            mask.bits.clear_(value)  # all that is masked, which takes a fraction of the time
+        else:
+            value.masked_fill_(grown, _number(number, value))
 
 
 def neutral_period(group: Mapping[str, Any]) -> int:

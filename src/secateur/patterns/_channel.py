@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateur._errors import ShapeError
-from secateur.patterns._checks import check_kept
+from secateur.patterns._checks import check_kept, lacks_dim
+from secateur.patterns._norms import signed_norm
+from secateur.patterns._pattern import Pattern
 
 __all__ = ["Channel"]
 
 
 @dataclass(frozen=True)
-class Channel:
+class Channel(Pattern):
     r"""Every slice along one dim is a unit: a row, a column, a channel, a filter.
 
     In the weight of `torch.nn.Linear` or a convolution, ``dim=0`` means rows (output features, filters) and ``dim=1``
@@ -38,13 +39,17 @@ class Channel:
 
     dim: int = 0
 
+    def misfit(self, shape: torch.Size) -> str:
+        """That the tensor has no such dim, if it has none."""
+        return lacks_dim(shape, self.dim)
+
     def unit_size(self, shape: torch.Size) -> int:
         """Number of entries in a slice.
 
         Raises:
             ShapeError: The shape has no such dim.
         """
-        self._position(shape)
+        self.check_fits(shape)
         return torch.Size([1 if i == self.dim % len(shape) else n for i, n in enumerate(shape)]).numel()
 
     def reduce(self, score: Tensor) -> Tensor:
@@ -59,14 +64,8 @@ class Channel:
         Raises:
             ShapeError: The score has no such dim.
         """
-        dim = self._position(score.shape)
-        entries = score.detach().unsqueeze(-1)  # so that a 1-D score has a dim to sum over, too
-        others = [i for i in range(entries.dim()) if i != dim]
-        norm = _norm(entries.clamp(min=0), others)
-        if bool((entries < 0).any()):
-            total = norm**2 - _norm(entries.clamp(max=0), others) ** 2
-            norm = total.sign() * total.abs().sqrt()
-        return norm.to(torch.promote_types(score.dtype, torch.float32))
+        self.check_fits(score.shape)
+        return signed_norm(score, [i for i in range(score.dim()) if i != self.dim % score.dim()])
 
     def expand(self, kept: Tensor, shape: torch.Size) -> Tensor:
         """Make the mask that keeps some slices.
@@ -81,22 +80,7 @@ class Channel:
         Raises:
             ShapeError: The shape has no such dim, or `kept` has another length than it.
         """
-        dim = self._position(shape)
+        self.check_fits(shape)
+        dim = self.dim % len(shape)
         check_kept(kept, shape[dim], shape)
         return kept.view([-1 if i == dim else 1 for i in range(len(shape))]).expand(shape).contiguous()
-
-    def _position(self, shape: torch.Size) -> int:
-        """The dim counted from the front, if the shape has it."""
-        if not -len(shape) <= self.dim < len(shape):
-            raise ShapeError(
-                f"Channel(dim={self.dim}) does not fit: there is no dim {self.dim}.",
-                shape=tuple(shape),
-                fix=f"dim is in [0, {len(shape)})" if shape else "leave scalars out with exclude=",
-            )
-        return self.dim % len(shape)
-
-
-def _norm(entries: Tensor, dims: list[int]) -> Tensor:
-    """L2 norm in float64, so that the squares of tiny scores (weight times gradient) do not all become 0."""
-    norm: Tensor = torch.linalg.vector_norm(entries, dim=dims, dtype=torch.float64)
-    return norm

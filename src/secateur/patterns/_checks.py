@@ -1,4 +1,4 @@
-"""What every pattern asks of the units it is given."""
+"""What patterns ask of shapes, and of the units that they are given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from secateur._errors import InvalidInputError, ShapeError
 
-__all__ = ["check_kept"]
+__all__ = ["check_kept", "lacks_dim", "undivided"]
 
 
 def check_kept(kept: Tensor, num_units: int, shape: torch.Size) -> None:
@@ -21,3 +21,13 @@ def check_kept(kept: Tensor, num_units: int, shape: torch.Size) -> None:
             units=num_units,
             shape=tuple(shape),
         )
+
+
+def lacks_dim(shape: torch.Size, dim: int) -> str:
+    """That there is no such dim, or nothing."""
+    return "" if -len(shape) <= dim < len(shape) else f"there is no dim {dim}"
+
+
+def undivided(shape: torch.Size, dim: int, divisor: int) -> str:
+    """That the size of a dim is no multiple of a divisor, or nothing."""
+    return f"size {shape[dim]} of dim {dim} is not divisible by {divisor}" if shape[dim] % divisor else ""

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from secateur.patterns._checks import check_kept
+from secateur.patterns._pattern import Pattern
 
 __all__ = ["Unstructured"]
 
 
 @dataclass(frozen=True)
-class Unstructured:
+class Unstructured(Pattern):
     """Every entry is a unit of its own, in row-major order.
 
     Example:
