@@ -4,12 +4,16 @@ from importlib.metadata import version as _version
 
 from secateur import allocation as allocation
 from secateur import doctor as doctor
+from secateur import dst as dst
 from secateur import graph as graph
+from secateur import interchange as interchange
 from secateur import masks as masks
 from secateur import patterns as patterns
+from secateur import schedules as schedules
 from secateur import scores as scores
 from secateur import shrink as shrink
 from secateur import surgery as surgery
+from secateur import tickets as tickets
 from secateur._errors import HolderError as HolderError
 from secateur._errors import InfeasibleError as InfeasibleError
 from secateur._errors import InvalidInputError as InvalidInputError
@@ -18,10 +22,12 @@ from secateur._errors import ShapeError as ShapeError
 from secateur._errors import StaleGraphError as StaleGraphError
 from secateur._errors import UnknownStateError as UnknownStateError
 from secateur._errors import UnsupportedError as UnsupportedError
-from secateur.doctor import Finding as Finding
 from secateur.doctor import diagnose as diagnose
 from secateur.doctor import relink_ as relink_
 from secateur.doctor import watch as watch
+from secateur.dst import SET as SET
+from secateur.dst import GraNet as GraNet
+from secateur.dst import RigL as RigL
 from secateur.graph import analyze as analyze
 from secateur.masks import Masks as Masks
 from secateur.masks import prune_ as prune_
@@ -39,12 +45,14 @@ from secateur.surgery import transaction as transaction
 __version__ = _version("secateur")
 
 __all__ = [
+    "SET",
     "Budget",
-    "Finding",
+    "GraNet",
     "HolderError",
     "InfeasibleError",
     "InvalidInputError",
     "Masks",
+    "RigL",
     "SecateurError",
     "ShapeError",
     "ShrinkPlan",

@@ -1,0 +1,72 @@
+"""Which units go and which come: exactly as many as asked, by a plain sort."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secateur import InvalidInputError
+from secateur.dst.exchange import dropped, grown
+
+SCORES = st.lists(
+    st.tuples(st.booleans(), st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, math.inf, -math.inf]) | st.floats(-2, 2)),
+    min_size=1,
+    max_size=40,
+)
+
+
+def lowest_by_sort(allowed: list[bool], score: list[float], count: int) -> list[int]:
+    order = sorted((i for i, ok in enumerate(allowed) if ok), key=lambda i: (score[i], i))
+    return sorted(order[:count])
+
+
+@given(SCORES, st.data(), st.sampled_from([torch.float32, torch.float64]))
+def test_lowest_kept_units_are_dropped(units, data, dtype) -> None:
+    kept = [each for each, _ in units]
+    score = torch.tensor([value for _, value in units], dtype=dtype)
+    count = data.draw(st.integers(0, sum(kept)))
+    found = dropped(torch.tensor(kept), score, count, name="w")
+    assert found.tolist() == lowest_by_sort(kept, score.tolist(), count)
+
+
+@given(SCORES, st.data(), st.sampled_from([torch.float32, torch.float64]))
+def test_highest_masked_units_are_grown(units, data, dtype) -> None:
+    kept = [each for each, _ in units]
+    score = torch.tensor([value for _, value in units], dtype=dtype)
+    count = data.draw(st.integers(0, len(kept) - sum(kept)))
+    found = grown(torch.tensor(kept), score, count, name="w")
+    assert found.tolist() == lowest_by_sort([not each for each in kept], (-score).tolist(), count)
+
+
+@pytest.mark.parametrize("levels", [None, 1, 2, 50], ids=["no ties", "all tied", "two values", "some ties"])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.03, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_large_tensors_give_the_same_as_a_sort(levels: int | None, share: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    score = torch.randn(60_000, generator=generator)
+    if levels:
+        score = (score * levels).round().clamp(-levels / 2, levels / 2)
+    kept = torch.rand(60_000, generator=generator) < 0.2
+    for allowed, choose, values in ((kept, dropped, score), (~kept, grown, -score)):
+        count = int(share * int(allowed.sum()))
+        order = torch.where(allowed, values, torch.inf).sort(stable=True).indices
+        assert torch.equal(choose(kept, score, count, name="w"), order[:count].sort().values)
+
+
+def test_large_tensor_with_scores_where_the_sample_misleads_gives_the_same_as_a_sort() -> None:
+    score = torch.zeros(60_000)
+    score[::64] = 1.0  # where the guess looks
+    kept = torch.zeros(60_000, dtype=torch.bool)
+    expected = score.neg().sort(stable=True).indices[:5_000].sort().values
+    assert torch.equal(grown(kept, score, 5_000, name="w"), expected)
+
+
+@pytest.mark.parametrize("choose", [dropped, grown])
+def test_nan_scores_are_refused_by_name(choose) -> None:
+    kept = torch.tensor([True, True, False, False])
+    with pytest.raises(InvalidInputError, match=r"the scores of 'fc\.weight': some are NaN"):
+        choose(kept, torch.tensor([1.0, math.nan, math.nan, 2.0]), 1, name="fc.weight")
