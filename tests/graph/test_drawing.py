@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from secateur import InvalidInputError
 from secateur.graph import Coupling, analyze, draw
 from tests.shrink.models import Attention, SmallCNN
 
@@ -173,3 +174,10 @@ def test_letters_go_on_after_z() -> None:
     assert letters[:26] == list("abcdefghijklmnopqrstuvwxyz")[: len(letters)]
     assert len(letters) == len(reasons) > 26
     assert letters[26:28] == ["aa", "ab"]
+
+
+def test_a_name_of_another_kind_of_file_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    coupling = coupling_of("encoder")
+    with pytest.raises(InvalidInputError, match=r"written as SVG"):
+        draw(coupling, tmp_path / "coupling.png")
+    assert not list(tmp_path.iterdir())

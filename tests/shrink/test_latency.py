@@ -223,3 +223,9 @@ def test_tables_hold_plain_numbers(tmp_path: Path) -> None:
         "machine": "here",
         "grids": [{"kind": "matmul", "sizes": [[1], [2], [1, 4], [3]], "seconds": [1.0, 2.0]}],
     }
+
+
+def test_a_table_prints_what_it_covers_and_not_every_time() -> None:
+    grid = TimeGrid("matmul", ((1,), (8,), (1, 64), (32,)), (1e-6, 4e-6))
+    assert repr(LatencyTable((grid, grid), "a machine")) == "LatencyTable: 2 products, 4 measured times, a machine"
+    assert repr(LatencyTable((grid,))) == "LatencyTable: 1 products, 2 measured times"

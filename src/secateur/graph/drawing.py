@@ -11,6 +11,7 @@ from pathlib import Path
 from string import ascii_lowercase
 from xml.sax.saxutils import escape, quoteattr
 
+from secateur._errors import InvalidInputError
 from secateur.graph.coupling import Coupling, Group
 from secateur.graph.labels import Dims, size_of
 
@@ -43,10 +44,13 @@ def draw(coupling: Coupling, path: str | PathLike[str] | None = None) -> str:
 
     Args:
         coupling: The result of `analyze`.
-        path: Where to write the file, if anywhere.
+        path: Where to write the file, if anywhere; a name that ends in ``.svg``.
 
     Returns:
         The text of the SVG, the same for the same coupling.
+
+    Raises:
+        InvalidInputError: The name says that it is a file of another kind. Nothing is written then.
 
     Example:
         >>> from torch import nn, ones
@@ -55,6 +59,10 @@ def draw(coupling: Coupling, path: str | PathLike[str] | None = None) -> str:
         >>> svg.count('class="group"')
         1
     """
+    if path is not None and Path(path).suffix != ".svg":
+        raise InvalidInputError(
+            "a picture is written as SVG.", path=str(path), fix=f"the name {Path(path).with_suffix('.svg').name!r}"
+        )
     rows = _rows(coupling)
     lines = _lines(coupling.groups, rows)
     reasons = list(dict.fromkeys(kept.why for kept in coupling.kept))

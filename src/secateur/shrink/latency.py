@@ -107,6 +107,12 @@ class LatencyTable:
     grids: tuple[TimeGrid, ...]
     machine: str = ""
 
+    def __repr__(self) -> str:
+        """How many kinds of products it covers, and of what machine."""
+        sizes = sum(len(grid.seconds) for grid in self.grids)
+        where = f", {self.machine}" if self.machine else ""
+        return f"LatencyTable: {len(self.grids)} products, {sizes:,} measured times{where}"
+
     def predictor(self, coupling: Coupling) -> Callable[[Iterable[int]], float]:
         """How long the example inputs' run takes when some units are gone.
 
