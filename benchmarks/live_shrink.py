@@ -40,7 +40,7 @@ from _live_nets import NETS, Data, Net, digits, mnist_1d
 from torch import Tensor, nn
 
 import secateur
-from secateur.shrink import cubic
+from secateur.schedules import cubic
 
 CUTS, BEGIN, END = 8, 0.1, 0.6
 SPARSITIES = (0.5, 0.8)
@@ -190,7 +190,9 @@ def with_stale_optimizer(training: Training, sparsity: float) -> Training:
         importance=tp.importance.GroupMagnitudeImportance(p=2),
         pruning_ratio=sparsity,
         iterative_steps=CUTS,
-        iterative_pruning_ratio_scheduler=lambda ratio, steps: [ratio * cubic(i / steps) for i in range(steps + 1)],
+        iterative_pruning_ratio_scheduler=lambda ratio, steps: [
+            cubic(0.0, ratio, begin_step=0, end_step=steps)(i) for i in range(steps + 1)
+        ],
         ignored_layers=[training.model[-1]],
     )
     return training.run(lambda: pruner.step() if training.done in training.cuts else None)
@@ -200,7 +202,8 @@ def masked(training: Training, sparsity: float) -> Training:
     """The same units, held at zero in a net that keeps its size."""
     coupling = secateur.analyze(training.model, training.example)
     masks = secateur.Masks(training.model)
-    shares = {step: sparsity * cubic((number + 1) / CUTS) for number, step in enumerate(training.cuts)}
+    gone = cubic(0.0, sparsity, begin_step=0, end_step=CUTS)
+    shares = {step: gone(number) for number, step in enumerate(training.cuts, start=1)}
 
     def cut() -> None:
         if training.done not in shares:

@@ -17,6 +17,7 @@ __all__ = [
     "default_names",
     "match",
     "owner_of",
+    "selectors_among",
     "tied_names",
 ]
 
@@ -85,6 +86,25 @@ def tied_names(model: nn.Module) -> dict[str, list[str]]:
     return names
 
 
+def selectors_among(given: Selector | Iterable[Selector]) -> list[Selector]:
+    """One selector, or several, as a list.
+
+    Raises:
+        InvalidInputError: What is given is neither.
+    """
+    if isinstance(given, str | type):
+        return [given]
+    found = list(given) if isinstance(given, Iterable) else [given]
+    strange = [selector for selector in found if not isinstance(selector, str | type)]
+    if strange:
+        raise InvalidInputError(
+            "parameters are chosen by globs over their names or by module types.",
+            selector=repr(strange[0])[:80],
+            fix='"encoder.*.weight" or nn.Linear, or a list of such',
+        )
+    return found
+
+
 def match(model: nn.Module, selectors: Selector | Iterable[Selector]) -> Iterator[str]:
     """Yield the dotted names (tied ones too) of the parameters that at least one selector means.
 
@@ -108,7 +128,7 @@ def match(model: nn.Module, selectors: Selector | Iterable[Selector]) -> Iterato
         for leaf in _direct(module)
     ]
     chosen: set[str] = set()
-    for selector in [selectors] if isinstance(selectors, str | type) else selectors:
+    for selector in selectors_among(selectors):
         found = {name for name, module in owned if _means(selector, name, module)}
         if not found and isinstance(selector, str):  # the name of a module means what is inside it
             found = {name for name, _ in owned if fnmatch.fnmatchcase(name, f"{selector}.*")}
@@ -158,8 +178,14 @@ def _is_weight(model: nn.Module, name: str, parameter: Tensor) -> bool:
     return parameter.dim() > 1 and "bias" not in leaf and not isinstance(module, _NORMS)
 
 
-def computed_by(model: nn.Module, name: str) -> str:
-    """Names of the parametrizations, hooks or pruning methods that a parameter is part of or that make it; or ''."""
+def computed_by(model: nn.Module, name: str, *, besides: object = None) -> str:
+    """Names of the parametrizations, hooks or pruning methods that a parameter is part of or that make it; or ''.
+
+    Args:
+        model: The model.
+        name: Dotted name of a tensor.
+        besides: A hook that does not count.
+    """
     path, _, rest = f".{name}".partition(".parametrizations.")
     if rest:
         module, leaf = model.get_submodule(path[1:]), rest.partition(".")[0]
@@ -169,7 +195,7 @@ def computed_by(model: nn.Module, name: str) -> str:
         return ", ".join(type(part).__name__.lstrip("_") for part in _parts(module, leaf))
     for hook in module._forward_pre_hooks.values():
         made = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
-        if isinstance(made, str) and leaf in (made, f"{made}_g", f"{made}_v", f"{made}_orig"):
+        if hook is not besides and isinstance(made, str) and leaf in (made, f"{made}_g", f"{made}_v", f"{made}_orig"):
             return type(hook).__name__
     return ""
 
@@ -189,10 +215,4 @@ def _means(selector: Selector, name: str, module: nn.Module) -> bool:
     """Whether one selector means the parameter `name`, owned by `module`."""
     if isinstance(selector, str):
         return fnmatch.fnmatchcase(name, selector)
-    if isinstance(selector, type):
-        return isinstance(module, selector)
-    raise InvalidInputError(
-        "parameters are chosen by globs over their names or by module types.",
-        selector=repr(selector)[:80],
-        fix='"encoder.*.weight" or nn.Linear',
-    )
+    return isinstance(module, selector)

@@ -26,7 +26,8 @@ def refuse_model(model: nn.Module) -> None:
     """
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
-            f"a module is needed, not {type(model).__name__}.", fix='resize_(layer, "weight", …), not layer.weight'
+            f"a module is needed, not {type(model).__name__}.",
+            fix="model, not model.state_dict(); layer, not layer.weight",
         )
     kinds: dict[type, str] = {**_compat.wrappers(), torch.jit.ScriptModule: "its code is compiled, sizes included"}
     for name, module in model.named_modules():

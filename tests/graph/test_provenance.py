@@ -9,6 +9,7 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -105,8 +106,10 @@ def test_size_says_when_it_equals_another_and_only_then() -> None:
         (lambda n: n * 0.5, 8.0),
         (float, 16.0),
         (math.sqrt, 4.0),
+        (np.sqrt, 4.0),
+        (lambda n: np.float64(0.5) * n, 8.0),
     ],
-    ids=["power", "divided", "divisor", "times float", "float()", "sqrt"],
+    ids=["power", "divided", "divisor", "times float", "float()", "sqrt", "numpy's sqrt", "times numpy's float"],
 )
 def test_size_says_when_it_becomes_a_value(use: Any, expected: float) -> None:
     notes = Notes()
@@ -158,6 +161,8 @@ def test_pinned_size_is_the_new_number_and_computes_values_with_the_old_one(
     assert torch.zeros(2 * new).view(pinned, -1).shape == (new, 2)
     assert pinned**-0.5 == old**-0.5
     assert math.sqrt(pinned) == math.sqrt(old)
+    assert np.sqrt(pinned) == np.sqrt(old)
+    assert np.array_equal(np.arange(3.0) / pinned, np.arange(3.0) / old)
     assert (1 / pinned, pinned / 2, pinned * 0.5, float(-pinned)) == (1 / old, old / 2, old * 0.5, -old)
     assert len([0] * pinned) == len("a" * pinned) == len(pinned * (1,)) == new
 

@@ -52,6 +52,22 @@ def test_siblings_are_of_one_class_and_one_shape() -> None:
     assert not any(name.startswith("experts.4") for name in found)
 
 
+def test_a_parametrized_module_that_is_not_reached_stays() -> None:
+    """The list of its parametrizations holds the original as a parameter, not as a module."""
+
+    class Optional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 2)
+            self.spare = nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x))
+
+    kept = {k.name: k.why for k in analyze(Optional(), torch.randn(2, 4)).kept}
+    assert kept["spare.parametrizations.weight.original1"] == "no example input reached it"
+
+
 def test_what_has_no_sibling_stays() -> None:
     class Optional(nn.Module):
         def __init__(self) -> None:

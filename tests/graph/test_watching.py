@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -275,6 +276,7 @@ VALUES: dict[str, tuple[Callable[[Body, Tensor], Tensor], bool]] = {
     "sqrt of a product": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) / math.sqrt(m.heads * m.width), True),
     "plus a float": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) * (m.width + 0.5), True),
     "tensor / attribute": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) / m.total + 0 * m.width, True),
+    "numpy's sqrt ** 1": (lambda m, x: x.view(-1, m.heads, m.width).flatten(1) / np.sqrt(m.width), True),
 }
 
 
@@ -289,10 +291,24 @@ def test_sizes_that_become_values_are_pinned_or_keep_their_dims(how: str) -> Non
         assert any("computes with its size" in kept.why for kept in coupling.kept)
 
 
-def test_a_size_that_torch_divides_by_keeps_its_dim() -> None:
-    _, coupling = of(lambda m, x: x.view(-1, m.heads, m.width).flatten(1) / m.width)
+IN_TORCH: dict[str, Callable[[Body, Tensor], Tensor]] = {
+    "divisor": lambda m, x: x / m.width,
+    "divisor of an int tensor": lambda m, x: x * (torch.tensor(9) // m.width),
+    "torch.tensor": lambda m, x: x / torch.tensor(m.width),
+    "torch.tensor of a list": lambda m, x: x / torch.tensor([m.width]).sqrt(),
+    "torch.as_tensor of nested lists": lambda m, x: x / torch.as_tensor([[m.width]]).sqrt(),
+    "torch.full": lambda m, x: x / torch.full((1,), m.width),
+    "torch.full, by name": lambda m, x: x / torch.full((1,), fill_value=m.width),
+    "torch.full_like": lambda m, x: x / torch.full_like(x, m.width),
+    "new_full": lambda m, x: x / x.new_full((1,), m.width),
+    "torch.where": lambda m, x: torch.where(x > 0, x, m.width),
+}
+
+
+@pytest.mark.parametrize("how", IN_TORCH)
+def test_a_size_that_torch_computes_with_keeps_its_dim(how: str) -> None:
+    _, coupling = of(lambda m, x: IN_TORCH[how](m, x.view(-1, m.heads, m.width).flatten(1)))
     assert [len(group.units) for group in coupling.groups] == [3]
-    assert any("computes with its size" in kept.why for kept in coupling.kept) or coupling.num_units == 3
 
 
 def test_the_default_scale_of_attention_keeps_the_width_of_heads() -> None:

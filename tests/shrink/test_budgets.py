@@ -228,7 +228,15 @@ def test_an_override_is_part_of_what_the_budget_counts() -> None:
 
 @pytest.mark.parametrize(
     "kwargs",
-    [{}, {"macs": 0.0}, {"params": 1.5}, {"macs": 0.5, "params": -1.0}, {"latency": 0.0}, {"macs": "1"}],
+    [
+        {},
+        {"macs": 0.0},
+        {"params": 1.5},
+        {"macs": 0.5, "params": -1.0},
+        {"latency": 0.0},
+        {"macs": "1"},
+        {"macs": True},
+    ],
     ids=str,
 )
 def test_budgets_out_of_range_are_refused(kwargs: dict[str, Any]) -> None:

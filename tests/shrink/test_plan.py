@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -360,3 +361,26 @@ def test_zeroing_a_weight_normed_layer_gives_no_nan() -> None:
     found = plan_shrink(model, x, sparsity=0.5).verify(model, x)
     assert found.is_right
     assert found.error <= found.tolerance
+
+
+@pytest.mark.parametrize("norm", ["spectral", "weight", "weight of all", "old spectral", "old weight"])
+def test_normalised_weights_are_verified_with_the_parts_that_they_will_have(norm: str) -> None:
+    torch.manual_seed(0)
+    normed = {
+        "spectral": nn.utils.parametrizations.spectral_norm,
+        "weight": nn.utils.parametrizations.weight_norm,
+        "weight of all": lambda layer: nn.utils.parametrizations.weight_norm(layer, dim=None),
+        "old spectral": nn.utils.spectral_norm,
+        "old weight": nn.utils.weight_norm,
+    }[norm]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the old ones are deprecated
+        model = nn.Sequential(
+            nn.Linear(4, 8), nn.ReLU(), normed(nn.Linear(8, 10)), nn.ReLU(), nn.Linear(10, 2)
+        ).double()
+    model.train()(torch.randn(3, 4, dtype=torch.float64))
+    x = torch.randn(5, 4, dtype=torch.float64)
+    plan = plan_shrink(model.eval(), x, sparsity=0.5)
+    assert plan.verify(model, x).is_right
+    shrink_(model, x, sparsity=0.5, verify=True)
+    assert model(x).shape == (5, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from secateur import InvalidInputError, UnsupportedError, _compat
+from secateur import InfeasibleError, InvalidInputError, UnsupportedError, _compat, prune_
 from secateur.graph import analyze
 from secateur.graph.watching import Tie
-from secateur.shrink import Budget, Scope, l2, plan_of, plan_shrink, random, shrink_
+from secateur.patterns import Channel
+from secateur.shrink import Budget, LatencyTable, Scope, l2, plan_of, plan_shrink, random, shrink_
 from tests.shrink.models import SmallCNN, equals_the_zeroed_model, is_unchanged, randomized, state_of
 
 
@@ -64,8 +66,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "scope": ({"sparsity": 0.5, "scope": "layer"}, r"'layer' is no scope"),
     "round_to": ({"sparsity": 0.5, "round_to": -1}, "round_to is a positive integer"),
     "min_units": ({"sparsity": 0.5, "min_units": 0}, "min_units is the number of units that stay(?s:.*)at least 1"),
-    "all must stay": ({"sparsity": 0.5, "min_units": 20}, r"all of them must stay(?s:.*)wanted: 15"),
+    "all must stay": ({"sparsity": 0.5, "min_units": 20}, r"all of them must stay(?s:.*)wanted: 15(?s:.*)min_units"),
+    "too little": ({"sparsity": 0.01}, r"all of them must stay(?s:.*)wanted: 0 (?s:.*)less than half a unit"),
+    "too little of all": ({"sparsity": 0.01, "scope": "global"}, r"must stay(?s:.*)units: 30 (?s:.*)half a unit"),
+    "nearest multiple": ({"sparsity": 0.1, "round_to": 10}, r"all of them must stay(?s:.*)wanted: 3 (?s:.*)round_to"),
+    "table": ({"sparsity": 0.5, "latency_table": "x"}, "a latency table is measured, or loaded"),
+    "table for a budget": ({"budget": Budget(macs=0.5), "latency_table": {}}, "a latency table is measured, or loaded"),
+    "score that is none": ({"sparsity": 0.5, "score": "l1"}, "score=… is a function of the model and its coupling"),
     "score of units": ({"sparsity": 0.5, "score": lambda m, c: np.ones(c.num_units)}, "one number a class"),
+    "score of words": ({"sparsity": 0.5, "score": lambda m, c: "high"}, "one number a class(?s:.*)found: 'high'"),
+    "score of lists": ({"sparsity": 0.5, "score": lambda m, c: [[1, 2], [3]]}, "one number a class"),
+    "score that takes one": ({"sparsity": 0.5, "score": lambda m: 1.0}, "cannot be called as a score of units"),
+    "override of nothing": ({"sparsity": 0.5, "overrides": {"0": None}}, r"in \[0, 1\)"),
     "misspelt": ({"sparsity": 0.5, "ignore": ["head.*"]}, "matches no parameter"),
     "everything ignored": ({"sparsity": 0.5, "ignore": [nn.Linear]}, "nothing in Sequential can be removed"),
 }
@@ -108,18 +120,19 @@ def test_wrong_example_inputs_give_the_users_own_exception_with_a_note(
 def test_example_inputs_of_no_known_form_are_refused(inputs: Any) -> None:
     with pytest.raises(InvalidInputError, match=rf"example inputs are a tensor(?s:.*)found: {type(inputs).__name__}"):
         plan_shrink(mlp(), inputs, sparsity=0.5)
-
-
-def test_ignore_is_refused_beside_a_coupling() -> None:
-    model = mlp()
-    with pytest.raises(InvalidInputError, match="has no effect on a coupling that is there already"):
-        plan_shrink(model, X, sparsity=0.5, ignore="0", coupling=analyze(model, X))
+    if inputs is not None:
+        plan, model = plan_shrink(mlp(), X, sparsity=0.5), mlp()
+        before = state_of(model)
+        for call in (plan.verify, lambda m, x: plan.apply_(m, tried_on=x), lambda m, x: plan.apply_(m, verify=x)):
+            with pytest.raises(InvalidInputError, match="example inputs are a tensor"):
+                call(model, inputs)
+        assert is_unchanged(model, before)
 
 
 def test_a_plan_that_removes_nothing_says_so_and_changes_nothing() -> None:
     model = mlp()
     before = state_of(model)
-    for kwargs in ({"sparsity": 0.0}, {"sparsity": 0.01}, {"budget": Budget(macs=1.0)}):
+    for kwargs in ({"sparsity": 0.0}, {"budget": Budget(macs=1.0)}, {"sparsity": 0.5, "overrides": {"*": 0.0}}):
         plan = shrink_(model, X, **kwargs)
         assert plan.keep == {}
         assert "nothing is removed" in repr(plan).splitlines()[2]
@@ -233,6 +246,13 @@ def test_positions_of_no_pair_are_refused(key: Any) -> None:
         plan_of(model, analyze(model, X), positions={key: [1]})
 
 
+@pytest.mark.parametrize("positions", [[("0.weight", 0)], 3, "0.weight"], ids=repr)
+def test_positions_without_places_are_refused(positions: Any) -> None:
+    model = mlp()
+    with pytest.raises(InvalidInputError, match="given for pairs of a tensor and a dim"):
+        plan_of(model, analyze(model, X), positions=positions)
+
+
 @pytest.mark.parametrize("asked", [3, "12", [1.0], [True] * 10, torch.ones(10, dtype=torch.bool), None], ids=repr)
 def test_positions_that_are_no_numbers_are_refused(asked: Any) -> None:
     model = mlp()
@@ -251,6 +271,17 @@ def test_positions_may_be_any_whole_numbers() -> None:
     assert plans[0].keep["0.weight"][0].tolist() == [0, 2, 3, 5, 6, 7, 8, 9]
 
 
+def test_where_the_code_lets_nothing_go_the_reason_is_given() -> None:
+    model = mlp()
+    coupling = analyze(model, X)
+    ties = [Tie(size, coupling.dims[name][0], "reshape") for name, size in (("0.weight", 10), ("2.weight", 20))]
+    wanting = replace(coupling, sizing=replace(coupling.sizing, derived=ties))
+    with pytest.raises(
+        InfeasibleError, match=r"must stay(?s:.*)0.weight\[0\]: its size is computed(?s:.*)2.weight\[0\]"
+    ):
+        plan_shrink(model, X, sparsity=0.5, coupling=wanting)
+
+
 @pytest.mark.parametrize("scope", Scope)
 def test_a_group_that_the_code_does_not_let_go_is_made_up_for_by_others(scope: Scope) -> None:
     model = mlp()
@@ -266,6 +297,34 @@ def test_a_group_that_the_code_does_not_let_go_is_made_up_for_by_others(scope: S
     assert [line for line in plan.kept_whole if "0.weight[0]: its size is computed in the code (reshape)" in line]
 
 
+BESIDE_MASKS: dict[str, Any] = {
+    "sparsity": 0.5,
+    "budget": Budget(macs=0.5),
+    "score": random,
+    "scope": "global",
+    "round_to": 4,
+    "min_units": 3,
+    "by_row": False,
+    "overrides": {"0": 0.5},
+    "latency_table": LatencyTable(()),
+}
+
+
+@pytest.mark.parametrize("option", BESIDE_MASKS)
+def test_what_says_which_units_go_is_refused_beside_masks(option: str) -> None:
+    model = mlp()
+    masks = prune_(model, sparsity=0.5, pattern=Channel())
+    before = state_of(model)
+    with pytest.raises(InvalidInputError, match=rf"masks say which units go(?s:.*){option.replace('_', ' ')}: "):
+        shrink_(model, X, masks=masks, **{option: BESIDE_MASKS[option]})
+    assert is_unchanged(model, before)
+
+
+def test_every_option_is_asked_for_its_meaning_beside_masks() -> None:
+    others = {"model", "example_inputs", "ignore", "coupling", "masks"}
+    assert inspect.signature(plan_shrink).parameters.keys() - others == BESIDE_MASKS.keys()
+
+
 def test_wrapped_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrapper(nn.Sequential):
         pass
@@ -273,6 +332,6 @@ def test_wrapped_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compat, "wrappers", lambda: {Wrapper: "it keeps buckets of the old size"})
     model = Wrapper(mlp())
     before = state_of(model)
-    with pytest.raises(UnsupportedError, match="inside Wrapper cannot be analysed"):
+    with pytest.raises(UnsupportedError, match="inside Wrapper: it keeps buckets"):
         shrink_(model, X, sparsity=0.5)
     assert is_unchanged(model, before)

@@ -44,7 +44,7 @@ def test_counts_left_are_those_that_a_plain_loop_finds(number: int, least: int, 
 @pytest.mark.parametrize(("sparsity", "expected"), [(0.0, 40), (0.1, 40), (0.15, 32), (0.4, 24), (0.5, 24), (0.75, 8)])
 def test_rounding_takes_the_nearest_multiple_and_of_two_the_larger(sparsity: float, expected: int) -> None:
     # 0.5 of 40 is 20, as near to 24 as to 16; 0.1 of 40 leaves 36, as near to all 40 as to 32
-    assert left(cnn(40), sparsity=sparsity, round_to=8) == [expected]
+    assert left(cnn(6, 40), sparsity=sparsity, round_to=8)[1] == expected
 
 
 def test_groups_that_are_too_small_are_not_rounded() -> None:

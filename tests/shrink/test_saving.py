@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secateur import InvalidInputError, ShapeError, UnsupportedError
+from secateur import HolderError, InvalidInputError, ShapeError, UnsupportedError
 from secateur.shrink import load_, plan_shrink, random, save
 from tests.shrink.models import Attention, SmallCNN, is_unchanged, randomized, state_of
 
@@ -39,6 +40,31 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.lstm(self.a(x))[0])
+
+
+class BothWays(nn.Module):
+    """Layers of recurrent ones that go both ways, the second of which reads both directions of the first."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: int) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 6)
+        self.rnn = kind(6, 8, 2, batch_first=True, bidirectional=True, **options)
+        self.out = nn.Linear(2 * options.get("proj_size", 8), 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(self.a(x))[0])
+
+
+class Complex(nn.Module):
+    """Complex weights, and a conjugated one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(4, 6, dtype=torch.cdouble)), nn.Linear(6, 2)
+        self.register_buffer("phase", torch.randn(6, dtype=torch.cdouble).conj())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b((x.to(torch.cdouble) @ self.a * self.phase).abs())
 
 
 class Tied(nn.Module):
@@ -67,6 +93,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "attention": (lambda: Attention(12, 3, lambda a: a.head_dim**-0.5), torch.rand(1, 4, 12).double()),
     "torch's attention": (Torchs, torch.rand(1, 4, 12).double()),
     "lstm": (Recurrent, torch.rand(1, 3, 4).double()),
+    "two layers both ways": (lambda: BothWays(nn.GRU), torch.rand(1, 3, 4).double()),
+    "projections both ways": (lambda: BothWays(nn.LSTM, proj_size=5), torch.rand(1, 3, 4).double()),
+    "complex": (Complex, torch.rand(2, 4).double()),
     "tied": (Tied, torch.tensor([[1, 2, 3]])),
     "groups": (grouped, torch.rand(1, 3, 7, 7).double()),
 }
@@ -112,7 +141,7 @@ def test_case_62_shapes_and_recorded_sizes_come_back() -> None:
     torch.testing.assert_close(fresh(x), expected)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "tied", "lstm"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "tied", "lstm", "two layers both ways", "complex"])
 def test_a_state_dict_alone_brings_back_what_torch_modules_record(name: str) -> None:
     model, x = smaller(name)
     fresh = load_(MODELS[name][0]().double().eval(), model.state_dict())
@@ -127,6 +156,52 @@ def test_a_state_dict_of_torchs_attention_is_refused_since_its_shapes_are_ambigu
         load_(fresh, model.state_dict())
     assert is_unchanged(fresh, before)
     assert type(fresh.attention) is nn.MultiheadAttention
+
+
+def normed(channels: int, groups: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, channels, 1), nn.GroupNorm(groups, channels), nn.Conv2d(channels, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("channels", "found"),
+    [(12, 3), (9, 3), (8, 2), (4, "1 or 2 of 3"), (2, "1 or 2 of 3"), (1, 1), (6, 3)],
+)
+def test_a_state_dict_says_how_many_groups_there_are_or_is_refused(channels: int, found: int | str) -> None:
+    fresh = normed(12, 3)
+    before = state_of(fresh)
+    state = normed(channels, 1).state_dict()
+    if isinstance(found, int):
+        assert load_(fresh, state)[1].num_groups == found
+    else:
+        with pytest.raises(UnsupportedError, match=rf"does not say how many groups(?s:.*)groups: {found}"):
+            load_(fresh, state)
+        assert is_unchanged(fresh, before)
+        fresh[1].num_groups = 2
+        assert load_(fresh, state)[1].num_groups == 2
+
+
+def test_copies_follow_with_sizes_and_free_heads(tmp_path: Path) -> None:
+    for name in ("attention", "torch's attention"):
+        model, x = smaller(name)
+        save(model, tmp_path / "model.safetensors")
+        fresh = MODELS[name][0]().double().eval()
+        twin = copy.deepcopy(fresh)
+        load_(fresh, tmp_path / "model.safetensors", ema=twin)
+        twin.load_state_dict(fresh.state_dict())
+        assert torch.equal(twin(x), model(x))
+
+
+def test_a_load_that_fails_leaves_heads_bound(tmp_path: Path) -> None:
+    model, _ = smaller("torch's attention")
+    save(model, tmp_path / "model.safetensors")
+    fresh = Torchs().double()
+    optimizer = torch.optim.SGD(fresh.parameters(), lr=0.1)
+    before = state_of(fresh)
+    with pytest.raises(HolderError, match="was not passed"):
+        load_(fresh, tmp_path / "model.safetensors")
+    assert is_unchanged(fresh, before)
+    assert type(fresh.attention) is nn.MultiheadAttention
+    load_(fresh, tmp_path / "model.safetensors", optimizer=optimizer)
 
 
 OTHERS: dict[str, tuple[Callable[[], nn.Module], str]] = {

@@ -8,6 +8,7 @@ import math
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 import secateur
 from secateur import Budget, InvalidInputError, UnsupportedError, shrink, shrink_schedule
 from secateur.graph import Coupling, analyze
+from secateur.schedules import Ramp, cubic, linear
 from tests.shrink.models import Attention, SmallCNN, is_unchanged, state_of
 
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -180,6 +182,21 @@ def test_kept_units_are_multiples_if_asked() -> None:
     assert seen == [[24, 16], [16, 8], [16, 8]]
 
 
+def test_a_cut_that_comes_to_no_whole_multiple_takes_nothing_and_the_next_ones_make_up_for_it() -> None:
+    torch.manual_seed(0)
+    model, x = mlp(16), torch.randn(2, 4)
+    schedule = shrink_schedule(
+        model, x, begin_step=1, end_step=4, num_cuts=4, final_sparsity=0.5, round_to=8, curve=linear
+    )
+    widths = []
+    for _ in range(4):
+        plan = schedule.step()
+        assert plan is not None
+        widths += widths_of(model)
+    # 2, 4, 6 and 8 of 16 units are to be gone, and what is left is the nearest multiple of 8, of two the larger
+    assert widths == [16, 16, 8, 8]
+
+
 def test_gradient_scores_read_the_step_just_made() -> None:
     model, x = mlp(10), torch.randn(5, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -304,10 +321,10 @@ def test_a_state_for_another_model_or_target_is_refused() -> None:
         ({"num_cuts": True}, "must fit"),
         ({"num_cuts": 2.5}, "must fit"),
         ({"num_cuts": -1}, "must fit"),
-        ({"curve": shaped(lambda way: math.nan)}, "may only rise"),
+        ({"curve": partial(Ramp, shape=lambda way: math.nan)}, "may only rise"),
         ({"curve": 0.5}, "a curve makes a schedule"),
         ({"curve": lambda way: way}, "a curve makes a schedule"),
-        ({"curve": shaped(lambda way: None)}, "a curve makes a schedule"),
+        ({"curve": partial(Ramp, shape=lambda way: None)}, "a curve makes a schedule"),
         ({"curve": lambda initial, final, **steps: linear(initial, 0.5, **steps)}, "go from 0 to 1"),
         ({"curve": lambda initial, final, **steps: linear(final, initial, **steps)}, "may only rise"),
         ({"min_units": 0}, "min_units"),

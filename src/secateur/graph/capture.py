@@ -223,6 +223,12 @@ class Capture(TorchDispatchMode):
         self._steps.append(_Step((), is_root=False, writes=tuple(self._record(tensor).key for tensor in results)))
         self.hold(dim, why)
 
+    def handed_out(self, tensor: Tensor) -> None:
+        """Keep a tensor whose values leave torch: what is made of them there is unseen."""
+        self._steps.append(_Step(tuple(self._keys([tensor])), is_root=True))
+        for dim in self.dims(tensor):
+            self.labels.block(dim, "its values are handed to code outside torch")
+
     # ---- watching
 
     def __torch_dispatch__(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
-from secateur._names import Selector, match
+from secateur._names import Selector, match, selectors_among
 from secateur._passes import without_collections
 from secateur.graph.capture import tensors_in
 from secateur.graph.costs import Activation, Counter, Product, activation_bytes, macs
@@ -217,7 +217,7 @@ def analyze(
         fixed_outputs=(lambda _: ()) if prune_outputs else interface,
         free_inputs=prune_inputs,
     )
-    selectors = [ignore] if isinstance(ignore, str | type) else list(ignore)
+    selectors = selectors_among(ignore)
     for name in match(model, selectors) if selectors else ():
         for dim in traced.dims.get(name, ()):
             traced.labels.block(dim, "it is to be ignored")

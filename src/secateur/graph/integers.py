@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
+
 from secateur.graph.sources import OPERATIONS, Expression, Source
 
 __all__ = ["PinnedSize", "Size", "Watcher", "old_size", "source_of"]
@@ -81,6 +83,10 @@ class _Integer(int):
 
     def __float__(self) -> float:
         return float(self._value())
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *operands: Any, **kwargs: Any) -> Any:
+        """Numpy's functions compute with it as a value."""
+        return getattr(function, method)(*map(_value_of, operands), **kwargs)
 
 
 class Size(_Integer):

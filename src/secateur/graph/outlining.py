@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Execute", "Outline", "in_earnest", "outlined_first"]
+__all__ = ["HANDING_OUT", "Execute", "Outline", "in_earnest", "outlined_first"]
 
 Execute = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 """Runs one op: (op, positional arguments, keyword arguments) -> result."""
@@ -47,7 +47,7 @@ class Outline:
         Raises:
             ValuesNeeded: It does, and some were not computed.
         """
-        if self._has_left_out and name in _HANDING_OUT:
+        if self._has_left_out and name in HANDING_OUT:
             self._give_up(name)
 
     def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -202,5 +202,5 @@ _INDEXING = frozenset(
 )
 """Ops whose results have sizes that depend on values only where a mask says which positions are meant."""
 
-_HANDING_OUT = frozenset({"tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__dlpack__"})
+HANDING_OUT = frozenset({"tolist", "numpy", "__array__", "__dlpack__"})
 """Methods of tensors that show their values to what is not torch."""

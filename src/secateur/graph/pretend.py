@@ -29,8 +29,9 @@ from secateur.graph.ran import Ran
 from secateur.graph.scalars import DATA, are_close, scalars_of
 from secateur.graph.staying import Staying
 from secateur.graph.trace import Inputs, call_with, named_tensors, undisturbed
+from secateur.graph.writes import weights_restored
 
-__all__ = ["Foreseen", "Pretence", "Used", "Without", "run_without"]
+__all__ = ["Foreseen", "Pretence", "Used", "Without", "parts_of_weight_norm", "run_without"]
 
 Used = tuple[str, tuple[float, ...]]
 """An op and the floating-point scalars that it was given."""
@@ -74,10 +75,16 @@ def _run_without(
     spared: Set[str],
 ) -> Without:
     """The same with some tensors not emptied, which is right if they hold numbers, and not inf or NaN."""
-    mode = Pretence(coupling.ran, Staying(coupling.solution, units))
-    emptied = _emptied(model, coupling, mode.staying, values, spared)
-    with _holding(emptied), undisturbed(model), free_heads(model), mode:
-        return Without(call_with(model, inputs), mode.used, mode.staying)
+    staying = Staying(coupling.solution, units)
+    emptied = _emptied(model, coupling, staying, values, spared)
+    with (
+        _holding(emptied),
+        undisturbed(model),
+        weights_restored(model, in_earnest) as execute,
+        free_heads(model),
+        Pretence(coupling.ran, staying, execute) as mode,
+    ):
+        return Without(call_with(model, inputs), mode.used, staying)
 
 
 class Without(NamedTuple):
@@ -98,14 +105,19 @@ def _emptied(
     model: nn.Module, coupling: Coupling, staying: Staying, values: Mapping[str, Tensor], spared: Set[str]
 ) -> list[tuple[Tensor, Tensor]]:
     """Parameters and buffers, each with its values when there are zeros at removed positions, but for those spared."""
-    # what weight norm makes of a direction has its length divided out; it is cleared when it is made
-    normed = {id(dims) for step in coupling.ran if step.name == "aten._weight_norm_interface" for dims in step.inputs}
+    whole = parts_of_weight_norm(coupling)
     found = []
     for name, tensor in named_tensors(model).items():
         value, dims = values.get(name, tensor).detach(), coupling.dims[name]
-        is_kept = name in spared or id(dims) in normed
+        is_kept = name in spared or name in whole
         found.append((tensor, value if is_kept else staying.cleared(value, dims)))
     return found
+
+
+def parts_of_weight_norm(coupling: Coupling) -> frozenset[str]:
+    """Names of lengths and directions: only what is made of both is emptied, since the norms of directions stay."""
+    read = {id(dims) for step in coupling.ran if step.name == "aten._weight_norm_interface" for dims in step.inputs}
+    return frozenset(name for name, dims in coupling.dims.items() if id(dims) in read)
 
 
 @contextmanager
@@ -155,7 +167,7 @@ class Pretence(_Following):
     ) -> Any:
         """Run one op."""
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = self._execute(func, args, kwargs)
         results = list(operands(out))
         if not results:
             return out

@@ -42,7 +42,7 @@ def reached_siblings(
 
 def _twins(among: nn.Module, parts: list[str], place: int) -> Iterator[str]:
     """Names that a tensor would have in the other modules of a container that are of the same class."""
-    own = among._modules[parts[place]]
+    own = among._modules.get(parts[place])
     for key, module in among._modules.items():
         if module is not own and type(module) is type(own):
             yield ".".join([*parts[:place], key, *parts[place + 1 :]])

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._passes import Inputs, call_with, undisturbed
+from secateur._wrappers import refuse_model
 from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.costs import Activation, Product
 from secateur.graph.heads import free_heads
@@ -23,8 +23,9 @@ from secateur.graph.ran import Ran
 from secateur.graph.rules import rule_for
 from secateur.graph.siblings import reached_siblings
 from secateur.graph.watching import Tie, Used, Watch
+from secateur.graph.writes import weights_restored
 
-__all__ = ["Inputs", "Traced", "call_with", "named_tensors", "trace", "undisturbed"]
+__all__ = ["Inputs", "Traced", "call_with", "named_tensors", "refuse_strange", "trace", "undisturbed"]
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -90,11 +91,12 @@ def trace(
 
     Raises:
         UnsupportedError: The model is wrapped, compiled or lazy.
-        InvalidInputError: Example inputs are of none of the known forms, or the model returned no tensors.
+        InvalidInputError: It is no module, example inputs are of none of the known forms, or the model returned no
+            tensors.
     """
     _refuse(model)
     for inputs in runs:
-        _refuse_strange(inputs)
+        refuse_strange(inputs)
     tensors = named_tensors(model)
 
     def collected(outline: Outline | None) -> Traced:
@@ -124,14 +126,13 @@ def _settle_unreached(model: nn.Module, tensors: Mapping[str, Tensor], traced: T
 
 
 def _refuse(model: nn.Module) -> None:
-    """Refuse models that cannot be watched: wrapped, compiled or not yet initialised ones.
+    """Refuse models that cannot be watched, or be changed afterwards: wrapped, compiled or not yet initialised ones.
 
     Raises:
+        InvalidInputError: It is no module.
         UnsupportedError: It is one of these.
     """
-    for kind in _compat.wrappers():
-        if isinstance(model, kind):
-            raise UnsupportedError(f"a model inside {kind.__name__} cannot be analysed.", fix="pass the plain model")
+    refuse_model(model)
     if "_orig_mod" in model._modules:
         raise UnsupportedError("a compiled model cannot be analysed.", fix="pass the model that was compiled")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -139,7 +140,7 @@ def _refuse(model: nn.Module) -> None:
             raise UnsupportedError(f"{name!r} is lazy: it has no shape yet.", fix="run one forward pass first")
 
 
-def _refuse_strange(inputs: object) -> None:
+def refuse_strange(inputs: object) -> None:
     """Refuse example inputs with which no model can be run.
 
     Raises:
@@ -192,17 +193,17 @@ def _run(
     free_inputs: bool,
 ) -> None:
     """One run."""
-    capture = Capture(traced.labels, rule_for, outline or in_earnest)
-    watch = Watch(capture, outline)
-    for name, tensor in tensors.items():
-        capture.enter_tensor(tensor, traced.dims[name], is_clean=isinstance(tensor, nn.Parameter))
-    for tensor in tensors_in(inputs):
-        if not capture.knows(tensor):
-            make = traced.labels.fresh_dim if free_inputs else traced.labels.input_dim
-            dims = tuple(make(size) for size in tensor.shape)
-            capture.enter_tensor(tensor, dims, is_state=False, is_clean=False)
     with ExitStack() as stack:
         stack.enter_context(undisturbed(model))
+        capture = Capture(traced.labels, rule_for, stack.enter_context(weights_restored(model, outline or in_earnest)))
+        watch = Watch(capture, outline)
+        for name, tensor in tensors.items():
+            capture.enter_tensor(tensor, traced.dims[name], is_clean=isinstance(tensor, nn.Parameter))
+        for tensor in tensors_in(inputs):
+            if not capture.knows(tensor):
+                make = traced.labels.fresh_dim if free_inputs else traced.labels.input_dim
+                dims = tuple(make(size) for size in tensor.shape)
+                capture.enter_tensor(tensor, dims, is_state=False, is_clean=False)
         stack.enter_context(free_heads(model))
         stack.enter_context(AttributeSizes(model, watch.noted))
         stack.enter_context(watch)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from secateur.graph.capture import Capture, tensors_in
 from secateur.graph.labels import Dim, size_of
 from secateur.graph.literals import Site
-from secateur.graph.outlining import Outline
+from secateur.graph.outlining import HANDING_OUT, Outline
 from secateur.graph.provenance import Attribute, DimSize, Size, Source
 from secateur.graph.slicing import cuts_of_index, cuts_of_narrow, ties_of
 
@@ -91,8 +91,8 @@ class Watch(TorchFunctionMode):
         if func in (torch.Tensor.numel, torch.numel):
             return math.prod(self._sizes(args[0] if args else kwargs["input"]))
         name = getattr(func, "__name__", "")
-        if self.outline is not None:
-            self.outline.refuse_handing_out(name)
+        if name in HANDING_OUT:
+            self._handed_out(name, args[0])
         if name in _CUTS:
             return self._cut(name, func, args, kwargs, Site(sys._getframe(1)))
         given = _GIVEN.get(name)
@@ -106,6 +106,7 @@ class Watch(TorchFunctionMode):
             if name == "lstm":
                 self._hold_state(next(argument for argument in args if isinstance(argument, tuple)))
             return out
+        self._note_operands(name, args, kwargs)
         numbers = given(args, kwargs)
         self.capture.following = bool(numbers) and all(_follows(n) for n in numbers)
         try:
@@ -115,6 +116,12 @@ class Watch(TorchFunctionMode):
         for number, dim in _placed(name, self.capture, numbers, args, out):
             self._fix(number, dim, name)
         return out
+
+    def _handed_out(self, name: str, tensor: Tensor) -> None:
+        """Take note of a method that shows a tensor's values to what is not torch."""
+        if self.outline is not None:
+            self.outline.refuse_handing_out(name)
+        self.capture.handed_out(tensor)
 
     def _cut(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], site: Site) -> Any:
         """Take a part of a tensor, and tie the numbers that bound it to the positions that they count."""
@@ -143,9 +150,9 @@ class Watch(TorchFunctionMode):
 
     def _note_operands(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of sizes that torch itself computes with: ``x / self.head_dim``."""
+        given = tree_leaves((args, kwargs)) if name in _MADE_OF_NUMBERS else (*args, *kwargs.values())
         if name.strip("_") in _ARITHMETIC:
-            sizes = [value for value in (*args, *kwargs.values()) if isinstance(value, Size)]
-            self.values += [Used(size.source, in_python=False) for size in sizes]
+            self.values += [Used(value.source, in_python=False) for value in given if isinstance(value, Size)]
 
     def _hold_attention(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
@@ -238,9 +245,12 @@ _ARITHMETIC = frozenset(
     (
         *("add", "radd", "sub", "rsub", "subtract", "mul", "rmul", "multiply", "div", "rdiv", "truediv", "rtruediv"),
         *("divide", "true_divide", "floor_divide", "pow", "rpow", "remainder", "fmod", "lerp", "clamp", "fill"),
-        *("masked_fill", "tensor", "as_tensor", "scalar_tensor"),
+        *("floordiv", "rfloordiv", "mod", "rmod", "float_power", "clamp_min", "clamp_max", "clip", "where"),
+        *("addcmul", "addcdiv", "addmm", "addmv", "addbmm", "baddbmm", "masked_fill", "scalar_tensor"),
+        *("full", "full_like", "new_full", "tensor", "as_tensor", "asarray", "new_tensor"),
     )
 )
+_MADE_OF_NUMBERS = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
 _SHAPES: dict[str, Given] = {
     **dict.fromkeys(("view", "reshape", "expand", "view_copy"), _shape_from(1, "size", "shape")),
     **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn"), _shape_from(0, "size")),

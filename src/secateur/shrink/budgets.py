@@ -36,7 +36,8 @@ class Budget:
     def __post_init__(self) -> None:
         """Check the fractions."""
         given = [value for field in fields(self) if (value := getattr(self, field.name)) is not None]
-        if not given or not all(isinstance(value, Real) and 0.0 < float(value) <= 1.0 for value in given):
+        numbers = [value for value in given if isinstance(value, Real) and not isinstance(value, bool)]
+        if not given or numbers != given or not all(0.0 < float(value) <= 1.0 for value in numbers):
             raise InvalidInputError("a budget is a fraction in (0, 1] of what the model costs now.", budget=self)
 
 

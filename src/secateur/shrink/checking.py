@@ -12,6 +12,7 @@ from secateur._passes import Inputs, call_with, undisturbed
 from secateur.graph.heads import free_heads
 from secateur.graph.outlining import Outline, in_earnest, outlined_first
 from secateur.graph.pretend import Foreseen
+from secateur.graph.writes import weights_restored
 
 if TYPE_CHECKING:
     from secateur.shrink.plan import ShrinkPlan
@@ -55,9 +56,13 @@ class Tried:
 
     def _run(self, outline: Outline | None) -> Foreseen | None:
         """Run the model; a plan that was loaded foresees nothing."""
-        coupling = self._plan.coupling
-        foreseen = None if coupling is None else Foreseen(coupling, self._plan.units, outline or in_earnest)
-        with undisturbed(self._model), free_heads(self._model), foreseen or nullcontext():
+        coupling, units = self._plan.coupling, self._plan.units
+        with (
+            undisturbed(self._model),
+            weights_restored(self._model, outline or in_earnest) as execute,
+            free_heads(self._model),
+            nullcontext() if coupling is None else Foreseen(coupling, units, execute) as foreseen,
+        ):
             call_with(self._model, self._inputs)
         return foreseen
 

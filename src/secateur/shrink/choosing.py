@@ -43,6 +43,12 @@ def units_at(model: nn.Module, coupling: Coupling, positions: Positions) -> list
             several units share, with the reason.
         ShapeError: No such dim or position.
     """
+    if not isinstance(positions, Mapping):
+        raise InvalidInputError(
+            "positions are given for pairs of a tensor and a dim.",
+            given=repr(positions)[:80],
+            fix='positions={("fc.weight", 0): [3, 5]}',
+        )
     first_names = {name: names[0] for names in tied_names(model).values() for name in names}
     chosen: set[int] = set()
     for where, asked in positions.items():

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from secateur._errors import InvalidInputError
 from secateur._passes import without_collections
@@ -74,8 +75,9 @@ def plan_of(
     positions_kept = coupling.positions(chosen if by_row is None else chosen_by_row(coupling, chosen, by_row))
     refuse_empty(positions_kept)
     keep: dict[str, dict[int, torch.Tensor]] = {}
-    for (name, dim), kept in positions_kept.items():
-        keep.setdefault(name, {})[dim] = torch.from_numpy(np.nonzero(kept)[0])
+    with _disable_current_modes():  # positions are real ones, also where the model's tensors are fake
+        for (name, dim), kept in positions_kept.items():
+            keep.setdefault(name, {})[dim] = torch.from_numpy(np.nonzero(kept)[0])
     going = set(chosen)
     seconds = latency_table.predictor(coupling) if latency_table is not None else None
     return ShrinkPlan(

@@ -12,6 +12,7 @@ from secateur._wrappers import refuse_model
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.trace import Inputs, named_tensors
 from secateur.shrink.choosing import size_of
+from secateur.shrink.fit import shape_of
 
 __all__ = ["coupling_for", "refuse_coupling"]
 
@@ -58,11 +59,11 @@ def refuse_coupling(model: nn.Module, coupling: Coupling) -> None:
     tensors = named_tensors(model)
     for group in coupling.groups:
         for name, dim in group.footprint:
-            size, shape = size_of(coupling, name, dim), tuple(tensors[name].shape) if name in tensors else ()
-            if not shape or shape[dim : dim + 1] != (size,):
+            size, shape = size_of(coupling, name, dim), shape_of(tensors.get(name))
+            if isinstance(shape, str) or shape[dim : dim + 1] != (size,):
                 raise ShapeError(
                     f"the coupling is not that of this model as it is: {name!r} differs.",
                     then=f"{size} along dim {dim}",
-                    now=shape or "no such tensor",
+                    now=shape,
                     fix="analyze(model, example_inputs) again",
                 )

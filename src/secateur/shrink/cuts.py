@@ -49,8 +49,6 @@ def cuts_along(curve: Curve, *, begin_step: int, end_step: int, num_cuts: int) -
         ) from error
     check_rising(gone.__getitem__, range(len(gone)), what="what is gone")
     if gone[0] < 0.0 or abs(gone[-1] - 1.0) > 1e-9:
-        raise InvalidInputError(
-            "what is gone must go from 0 to 1.", at_the_cuts=[round(value, 4) for value in gone]
-        )
+        raise InvalidInputError("what is gone must go from 0 to 1.", at_the_cuts=[round(value, 4) for value in gone])
     steps = np.round(np.linspace(begin_step, end_step, num_cuts)).astype(int).tolist()
     return dict(zip(steps, [*gone[1:-1], 1.0], strict=True))

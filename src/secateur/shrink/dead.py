@@ -29,6 +29,7 @@ from secateur.shrink.fit import Fit
 from secateur.shrink.folding import Reader, Seen, additions, readers
 from secateur.shrink.plan import ShrinkPlan
 from secateur.shrink.trials import Mode, Trial, agree, trials
+from secateur.shrink.values import refuse_valueless
 
 __all__ = ["plan_masked"]
 
@@ -65,7 +66,7 @@ def plan_masked(
 
     Raises:
         InvalidInputError: No unit is masked as a whole, or none of those can go; a masked weight that is not zero; a
-            mask that is none, or of no parameter.
+            mask that is none, or of no parameter; or the model has no values (a fake or meta device).
         ShapeError: A mask of another shape than its parameter.
         UnsupportedError: The model cannot be run in double precision, on which the proof rests.
 
@@ -80,6 +81,7 @@ def plan_masked(
         ({1: tensor([0, 2, 3, 4, 5])}, ['2.bias'])
     """
     coupling = coupling_for(model, example_inputs, ignore=ignore, given=coupling)
+    refuse_valueless(model.parameters(), "showing that nothing changes")
     checked = _checked(model, masks)
     candidates = _emptied(coupling, checked)
     if not candidates:

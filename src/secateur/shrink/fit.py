@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from torch import Tensor, nn
 
 from secateur import _compat
-from secateur._errors import InvalidInputError, ShapeError
+from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
+from secateur._names import computed_by
 from secateur._wrappers import refuse_model
 from secateur.graph.trace import named_tensors
 
-__all__ = ["Fit"]
+__all__ = ["Fit", "shape_of"]
 
+_NORMS = frozenset(("WeightNorm", "SpectralNorm"))
 _FIX = "plans apply once, to the model that they were made for or to an equal one"
 
 
@@ -27,12 +29,14 @@ class Fit:
         tied: Other names of tensors that change, where they have several.
         beside: Names of tensors that stay as they are, in modules that own one which changes.
         unsaved: Names of buffers that change and that no state_dict holds.
+        normed: Names of tensors that change and that weight norm or spectral norm computes a weight from.
     """
 
     shapes: dict[str, tuple[int, ...]]
     tied: dict[str, tuple[str, ...]]
     beside: frozenset[str]
     unsaved: frozenset[str]
+    normed: frozenset[str]
 
     @classmethod
     def of(cls, model: nn.Module, changed: Iterable[str]) -> Self:
@@ -47,7 +51,9 @@ class Fit:
                 tied[first[id(tensor)]] = (*tied.get(first[id(tensor)], ()), name)
         places = {_place(name) for name, tensor in every.items() if id(tensor) in first}
         beside = (name for name, tensor in every.items() if id(tensor) not in first and _place(name) in places)
-        return cls(shapes, tied, frozenset(beside), frozenset(_unsaved(model) & shapes.keys()))
+        normed = (name for name in shapes if not _NORMS.isdisjoint(computed_by(model, name).split(", ")))
+        unsaved = _unsaved(model) & shapes.keys()
+        return cls(shapes, tied, frozenset(beside), frozenset(unsaved), frozenset(normed))
 
     def refuse_model(self, model: nn.Module) -> None:
         """Refuse a model of another architecture.
@@ -77,11 +83,18 @@ class Fit:
         Raises:
             InvalidInputError: It is no state_dict.
             ShapeError: A tensor that changes is missing or has another shape, or has got a neighbour.
+            UnsupportedError: Some weight is under weight norm or spectral norm, whose other tensors get new values.
         """
         if not isinstance(state, Mapping):
             raise InvalidInputError(
                 f"a state_dict is needed, not {type(state).__name__}.",
                 fix="model.state_dict(); apply_(model) for a model",
+            )
+        if self.normed:
+            raise UnsupportedError(
+                f"{min(self.normed)!r} is a part of a weight under weight norm or spectral norm, whose parts get other "
+                "values than a slice, which a bare state_dict cannot be given.",
+                fix="plan.apply_(model).state_dict()",
             )
         there = {first: self._present(first, state) for first in self.shapes}
         self._refuse_strangers(state)
@@ -97,14 +110,15 @@ class Fit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and dicts, which JSON can hold."""
-        return asdict(self) | {"beside": sorted(self.beside), "unsaved": sorted(self.unsaved)}
+        return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """What `to_json` was called on."""
         shapes = {name: tuple(shape) for name, shape in found["shapes"].items()}
         tied = {name: tuple(others) for name, others in found["tied"].items()}
-        return cls(shapes, tied, frozenset(found["beside"]), frozenset(found["unsaved"]))
+        names = (frozenset(found[field]) for field in ("beside", "unsaved", "normed"))
+        return cls(shapes, tied, *names)
 
     def _names(self, first: str) -> tuple[str, ...]:
         """All names of a tensor that changes."""
@@ -127,7 +141,7 @@ class Fit:
             if name not in changed and name not in self.beside and _place(name) in places and _has_dims(tensor):
                 raise ShapeError(
                     f"the plan does not fit: {name!r} was not there when the plan was made.",
-                    found=_shape(tensor),
+                    found=shape_of(tensor),
                     fix=_FIX,
                 )
 
@@ -151,7 +165,7 @@ def _unsaved(model: nn.Module) -> set[str]:
 
 def _refuse_other(name: str, tensor: object, shape: tuple[int, ...]) -> None:
     """Refuse a tensor that is not there or has another shape."""
-    found = "no such tensor" if tensor is None else _shape(tensor)
+    found = shape_of(tensor)
     if found != shape:
         raise ShapeError(
             f"the plan does not fit: {name!r} is not as it was when the plan was made.",
@@ -178,8 +192,10 @@ def _has_dims(value: object) -> bool:
     return isinstance(value, Tensor) and (nn.parameter.is_lazy(value) or value.dim() > 0)
 
 
-def _shape(value: object) -> tuple[int, ...] | str:
-    """The shape of a tensor, if it is one and has one."""
+def shape_of(value: object) -> tuple[int, ...] | str:
+    """The shape of a tensor, or in words why there is none."""
+    if value is None:
+        return "no such tensor"
     if not isinstance(value, Tensor):
         return f"no tensor but {type(value).__name__}"
     return "it is lazy and has no shape yet" if nn.parameter.is_lazy(value) else tuple(value.shape)

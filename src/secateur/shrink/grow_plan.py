@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._files import opened
+from secateur.shrink.files import tensor_in
 from secateur.shrink.fit import Fit
 from secateur.shrink.numbers import NumberPlan
 from secateur.shrink.plan_parts import GroupPlan, carried_out, parts_of, write
@@ -113,6 +114,7 @@ class GrowPlan:
         Raises:
             InvalidInputError: It is no state_dict.
             ShapeError: A tensor is missing or has another shape, or a layer has got a bias. Nothing has been changed.
+            UnsupportedError: A weight that changes is under weight norm or spectral norm.
         """
         return self.fit.converted(state, self._grown)
 
@@ -134,7 +136,7 @@ class GrowPlan:
         with opened(path, "plan", _FORMAT, fix="plan.save(path) writes such files") as (file, header):
             for name, dims in header["dims"].items():  # in the order in which they grow
                 for kind, of_tensor in found.items():
-                    of_tensor[name] = {dim: file.get_tensor(f"{name}|{dim}|{kind}") for dim in dims}
+                    of_tensor[name] = {dim: tensor_in(file, header, f"{name}|{dim}|{kind}") for dim in dims}
         return cls(found[_AT], found[_VALUES], **parts_of(header))
 
     def _grown(self, name: str, tensor: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from secateur.shrink.plan_parts import GroupPlan
 from secateur.shrink.starting import Init, Layouts, Place, copied, drawn, is_unclear, negated, reads, slabs
 from secateur.shrink.trials import Mode, Trial, agree
 from secateur.shrink.twins import freed_among
+from secateur.shrink.values import refuse_valueless
 
 __all__ = ["plan_grow"]
 
@@ -65,7 +66,7 @@ def plan_grow(
 
     Raises:
         InvalidInputError: Neither or both of `add` and `growth`, or values out of range; a selector that means no
-            group; or nothing can grow.
+            group; nothing can grow; or the model has no values (a fake or meta device).
         UnsupportedError: A group in `add` cannot grow without a change of what the model computes, with the reason: a
             norm or softmax mixes its units with the others, say.
 
@@ -79,6 +80,7 @@ def plan_grow(
     """
     _check(add, growth, init, seed)
     coupling = coupling_for(model, example_inputs, ignore=ignore, given=coupling)
+    refuse_valueless(model.parameters(), "showing that nothing changes")
     added = _wanted(model, coupling, add) if add is not None else _share(coupling, growth or 1.0)
     if coupling.groups and not added:
         units = max(len(group.units) for group in coupling.groups)

@@ -132,6 +132,8 @@ def terms_of(
         )
     found: list[dict[str, tuple[GroupSelector, object]]] = [{} for _ in coupling.groups]
     for selector, value in overrides.items():
+        if not isinstance(value, GroupOverride):
+            check_sparsity(value)
         given = value if isinstance(value, GroupOverride) else GroupOverride(sparsity=value)
         said = {field.name: getattr(given, field.name) for field in fields(given)}
         for number in groups_meant(model, coupling, selector):

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from secateur._files import opened
 from secateur._passes import without_collections
 from secateur.graph.coupling import Coupling
-from secateur.graph.trace import Inputs, named_tensors
+from secateur.graph.trace import Inputs, named_tensors, refuse_strange
 from secateur.shrink.checking import Tried, Verified
+from secateur.shrink.files import tensor_in
 from secateur.shrink.fit import Fit
 from secateur.shrink.folding import bias_edits
 from secateur.shrink.numbers import NumberPlan
 from secateur.shrink.plan_parts import GroupPlan, carried_out, parts_of, write
+from secateur.shrink.values import refuse_valueless
 from secateur.shrink.verifying import Reference, Verification
 from secateur.surgery.admission import copies_among
 from secateur.surgery.transaction import Holders
@@ -133,14 +135,18 @@ class ShrinkPlan:
             The model's class and code; identity, names, hooks, requires_grad of all parameters.
 
         Raises:
-            InvalidInputError: It is no module.
+            InvalidInputError: It is no module; inputs are of none of the known forms; or `verify` was given for a model
+                without values (a fake or meta device).
             ShapeError: A tensor is missing or has another shape, a layer has got a bias since, tied tensors are tied no
                 longer, or a number has another value: another architecture, or the plan was applied already.
             UnsupportedError: `tried_on` or `verify` was given and the smaller model is not right.
             SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
         """
         self.fit.refuse_model(model)
-        reference = None if verify is None else Reference.of(model, verify, self)
+        for inputs in (tried_on, verify):
+            if inputs is not None:
+                refuse_strange(inputs)
+        reference = None if verify is None else self._reference(model, verify)
         with carried_out(self, model, optimizer, ema) as (surgery, twins):
             for name, dims in self.keep.items():
                 for dim, keep in dims.items():
@@ -167,11 +173,14 @@ class ShrinkPlan:
             The error, and for which groups removing units is the same as zeroing them.
 
         Raises:
+            InvalidInputError: It is no module, or has no values (a fake or meta device); or inputs are of none of the
+                known forms.
             ShapeError: The plan does not fit.
             UnsupportedError: The smaller copy does not run, or its outputs have other shapes.
         """
         self.fit.refuse_model(model)
-        reference = Reference.of(model, inputs, self)
+        refuse_strange(inputs)
+        reference = self._reference(model, inputs)
         return reference.compare(self.apply_(copy.deepcopy(model)), inputs, self)
 
     def apply_to(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -187,6 +196,7 @@ class ShrinkPlan:
         Raises:
             InvalidInputError: It is no state_dict.
             ShapeError: A tensor is missing or has another shape, or a layer has got a bias. Nothing has been changed.
+            UnsupportedError: A weight that changes is under weight norm or spectral norm.
         """
         return self.fit.converted(state, self._cut)
 
@@ -225,9 +235,9 @@ class ShrinkPlan:
             for key in file.keys():  # noqa: SIM118 - not a dict
                 name, dim = key.rsplit("|", 1)
                 if dim == _ADDED:
-                    additions[name] = file.get_tensor(key)
+                    additions[name] = tensor_in(file, header, key)
                 else:
-                    keep.setdefault(name, {})[int(dim)] = file.get_tensor(key)
+                    keep.setdefault(name, {})[int(dim)] = tensor_in(file, header, key)
         return cls(
             keep,
             macs=tuple(header["macs"]),
@@ -236,6 +246,11 @@ class ShrinkPlan:
             latency=header["latency"] and tuple(header["latency"]),
             **parts_of(header),
         )
+
+    def _reference(self, model: nn.Module, inputs: Inputs) -> Reference:
+        """What the smaller model must compute."""
+        refuse_valueless(named_tensors(model).values(), "a comparison")
+        return Reference.of(model, inputs, self)
 
     def _cut(self, name: str, tensor: Tensor) -> Tensor:
         """One tensor as it is afterwards."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
 from torch import Tensor, nn
 
+from secateur.shrink.files import write_file
 from secateur.shrink.fit import Fit
 from secateur.shrink.numbers import NumberPlan, SetNumber, number_owner
 from secateur.shrink.twins import twins_among, with_free_heads_
+from secateur.shrink.values import refuse_fake
 from secateur.surgery.transaction import Holders, Transaction, transaction
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def carried_out(
         SecateurError: Those of `secateur.transaction`. Nothing has been changed then.
     """
     plan.fit.refuse_model(model)
+    refuse_fake(model.parameters())
     twins = twins_among(model, ema, plan.fit.shapes)
     owners = [number_owner(twin, number) for twin in twins for number in plan.numbers]
     with ExitStack() as bound_again, transaction(model, optimizer, ema) as surgery:
@@ -90,8 +91,7 @@ def write(
         "freed": list(plan.freed),
         **more,
     }
-    own = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(own, path, {"plan": json.dumps(header)})
+    write_file(path, "plan", header, tensors)
 
 
 def parts_of(header: Mapping[str, Any]) -> dict[str, Any]:

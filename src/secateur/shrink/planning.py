@@ -31,6 +31,10 @@ __all__ = ["plan_shrink", "shrink_"]
 
 Ids = npt.NDArray[np.int64]
 
+_SCORES = (
+    "a function (model, coupling) -> one number a class, such as secateur.shrink.l1; those that need data are made "
+    "first: secateur.shrink.activation_mean(run, loader)"
+)
 _UNSAID: dict[str, object] = {"score": l2, "scope": Scope.PER_GROUP, "min_units": 2, "by_row": True}
 
 
@@ -72,7 +76,8 @@ def plan_shrink(
             otherwise the same columns everywhere.
         ignore: Globs over dotted parameter names, or module types, whose sizes stay.
         overrides: What holds for single groups instead: ``{"encoder.*.mlp.fc1": 0.7, "stem": GroupOverride(…)}``. A
-            name means the groups of its tensors' first dim, a layer's outputs; ``"fc.weight[1]"`` those of dim 1.
+            name means the groups of its tensors' first dim, a layer's outputs; ``"fc.weight[1]"`` those of dim 1; a
+            number, or several in a tuple, groups by their place in the coupling.
         latency_table: How long products take, for a budget on latency. It is measured if left out.
         coupling: The result of `analyze` for this model, if there is one already.
         masks: Instead of all from `sparsity` to `by_row`: remove exactly the units that these masks have emptied, see
@@ -257,13 +262,18 @@ def _check_target(sparsity: float | None, budget: Budget | None) -> None:
 def _scores(model: nn.Module, coupling: Coupling, score: UnitScore) -> npt.NDArray[np.float64]:
     """One score for every class."""
     try:
-        scores = np.asarray(score(model, coupling), dtype=np.float64)
+        given = score(model, coupling)
     except TypeError as error:
         raise InvalidInputError(
             f"score=… cannot be called as a score of units: {error}.",
             given=getattr(score, "__name__", score),
-            fix="a function (model, coupling) -> one number a class, such as secateur.shrink.l1; those that need data "
-            "are made first: secateur.shrink.activation_mean(run, loader)",
+            fix=_SCORES,
+        ) from error
+    try:
+        scores = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            "a unit score gives one number a class.", found=f"{given!r}"[:80], fix=_SCORES
         ) from error
     wanted = (len(coupling.solution.parents),)
     if scores.shape != wanted:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from secateur._errors import ShapeError, UnsupportedError
 from secateur._files import opened
 from secateur._names import owner_of
-from secateur.graph.heads import FreeHeadsAttention, can_be_freed, free_heads_
+from secateur._wrappers import refuse_model
+from secateur.graph.heads import FreeHeadsAttention, can_be_freed
 from secateur.graph.provenance import PinnedSize, old_size, stored_sizes
 from secateur.graph.trace import named_tensors
+from secateur.shrink.files import tensor_in, write_file
+from secateur.shrink.fit import shape_of
+from secateur.shrink.twins import twins_among, with_free_heads_
+from secateur.shrink.values import refuse_valueless
 from secateur.surgery.edits import SetAttr
 from secateur.surgery.transaction import Holders, transaction
 
@@ -26,6 +30,7 @@ __all__ = ["load_", "save"]
 
 _FORMAT = "secateur.model.1"
 _UNSAVED = "buffer|"
+_ABOVE = re.compile(r"weight_ih_l[1-9]")
 _GATES = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
 
 
@@ -47,30 +52,36 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
         path: Where to. The file holds plain tensors, and integers as JSON in its header; nothing is pickled.
 
     Raises:
-        UnsupportedError: The model's state holds something else than tensors.
+        InvalidInputError: It is no module, or has no values (a fake or meta device).
+        UnsupportedError: The model's state holds something else than tensors, or tensors that are lazy; or the model is
+            inside a wrapper that keeps parameters in forms of its own.
     """
+    refuse_model(model)
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UnsupportedError(f"cannot save {name!r}: it is no tensor.", kind=type(value).__name__)
+        if nn.parameter.is_lazy(value):
+            raise UnsupportedError(f"cannot save {name!r}: it is lazy and has no shape yet.", fix="run the model once")
+        refuse_valueless([value], "a file")
         twin = first.setdefault((value.data_ptr() or id(value), value.shape, value.stride()), name)
         if twin == name:
-            tensors[name] = value.detach().clone().contiguous()
+            tensors[name] = value.detach().clone()
         else:
             aliases[name] = twin
     named = model.state_dict().keys()
     for name, buffer in model.named_buffers():  # those that no state dict holds are computed anew, at their old size
         if name not in named:
-            tensors[_UNSAVED + name] = buffer.detach().clone().contiguous()
+            tensors[_UNSAVED + name] = buffer.detach().clone()
     header = {
         "format": _FORMAT,
         "aliases": aliases,
         "numbers": [(a.label, a.name, a.index, int(value), int(old_size(value))) for a, value in stored_sizes(model)],
         "scales": {n: m.scale for n, m in model.named_modules() if isinstance(m, FreeHeadsAttention)},
     }
-    safetensors.torch.save_file(tensors, fspath(path), {"model": json.dumps(header)})
+    write_file(path, "model", header, tensors)
 
 
 def load_(
@@ -85,9 +96,11 @@ def load_(
     Args:
         model: An instance of the class that was saved, as large as it was before units were removed.
         source: A file that `save` wrote, or any state_dict whose tensors are as large as the model's or smaller. A
-            state_dict has shapes only: sizes that torch.nn modules record follow from them, others do not.
+            state_dict has shapes only: sizes that torch.nn modules record follow from them, others do not, and buffers
+            that are in no state_dict stay as they are. Groups (of a convolution, a GroupNorm) stay as many as the model
+            has where that number divides the channels.
         optimizer: An optimizer that holds the model's parameters already, or several; best made afterwards.
-        ema: What else follows by name.
+        ema: What else follows by name: shapes and recorded sizes; its values are its own to load.
 
     Returns:
         The model.
@@ -100,16 +113,20 @@ def load_(
 
     Raises:
         ShapeError: The model has other tensors, or smaller ones: another architecture. Nothing has been changed.
-        InvalidInputError: The file is none of `save`. Nothing has been changed.
-        UnsupportedError: A state_dict of an nn.MultiheadAttention that has lost heads. Nothing has been changed.
+        InvalidInputError: It is no module, or the file is none of `save`. Nothing has been changed.
+        UnsupportedError: A state_dict whose shapes do not say how many heads or groups there are. Nothing has been
+            changed.
     """
+    refuse_model(model)
     content = _Content(dict(source)) if isinstance(source, Mapping) else _read(fspath(source))
     _refuse_other(model, content.tensors)
-    owners = list(_owners(model, content))
+    twins = twins_among(model, ema, named_tensors(model))
+    owners = [owner for twin in twins for owner in _owners(twin, content)]
     freed = [name for name, module in model.named_modules() if _narrows(name, module, content)]
-    with transaction(model, optimizer, ema) as surgery:
-        for name in freed:
-            _free(name, model.get_submodule(name), content)
+    with ExitStack() as bound_again, transaction(model, optimizer, ema) as surgery:
+        for twin in twins:
+            for name in freed:
+                bound_again.callback(with_free_heads_(twin.get_submodule(name), content.scales[name]))
         for name, tensor in named_tensors(model).items():
             new = (content.tensors | content.buffers).get(name, tensor).shape
             for dim in range(tensor.dim()):
@@ -118,6 +135,8 @@ def load_(
                     surgery.resize(name, dim=dim, keep=keep)
         for owner, name, value in owners:
             surgery.also(SetAttr(owner, name, value))
+        surgery.commit()
+        bound_again.pop_all()
     model.load_state_dict(content.tensors)
     for name, buffer in model.named_buffers():
         if name in content.buffers:
@@ -129,7 +148,7 @@ def _read(path: str) -> _Content:
     """The content of a file."""
     fix = "secateur.save(model, path) writes such files; a state_dict can be given instead of a path"
     with opened(path, "model", _FORMAT, fix=fix) as (file, header):
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        tensors = {name: tensor_in(file, header, name) for name in file.keys()}  # noqa: SIM118 - not a dict
     tensors.update({name: tensors[twin] for name, twin in header["aliases"].items()})
     buffers = {name.removeprefix(_UNSAVED): t for name, t in tensors.items() if name.startswith(_UNSAVED)}
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNSAVED)}
@@ -138,22 +157,21 @@ def _read(path: str) -> _Content:
 
 def _refuse_other(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Refuse tensors of another architecture, naming the first that differs."""
-    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    own = model.state_dict()
     for name in (*own, *tensors):
-        mine, theirs = own.get(name), tensors.get(name)
-        fits = mine is not None and theirs is not None and mine.dim() == theirs.dim()
-        if not fits or any(new > old for new, old in zip(_shape(theirs), _shape(mine), strict=True)):
+        mine, theirs = shape_of(own.get(name)), shape_of(tensors.get(name))
+        if isinstance(mine, str) or isinstance(theirs, str) or not _is_no_larger(theirs, mine):
             raise ShapeError(
                 f"{name!r} does not fit, so what is to be loaded is of another architecture.",
-                model="no such tensor" if mine is None else _shape(mine),
-                loaded="no such tensor" if theirs is None else _shape(theirs),
+                model=mine,
+                loaded=theirs,
                 fix="build the model as it was before units were removed",
             )
 
 
-def _shape(tensor: Tensor | None) -> tuple[int, ...]:
-    """The shape of a tensor."""
-    return () if tensor is None else tuple(tensor.shape)
+def _is_no_larger(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether one shape has as many dims as another, none of which is larger."""
+    return len(one) == len(other) and all(new <= old for new, old in zip(one, other, strict=True))
 
 
 def _owners(model: nn.Module, content: _Content) -> Iterator[tuple[object, str, object]]:
@@ -190,26 +208,40 @@ def _narrows(name: str, module: nn.Module, content: _Content) -> bool:
     return name in content.scales
 
 
-def _free(name: str, module: nn.Module, content: _Content) -> None:
-    """Give an attention free heads with the recorded scale."""
-    if isinstance(module, nn.MultiheadAttention):
-        free_heads_(module)
-        module.scale = content.scales[name]  # type: ignore[assignment]
-
-
 def _kept(model: nn.Module, content: _Content, name: str, dim: int, old: int, new: int) -> list[int]:
     """Positions to keep: their values come later, so any will do that leave equally many in each group or gate."""
-    parts, left = _parts(model, content, name) if dim == 0 else (1, 1)
+    parts, left = _parts(model, content, name, dim)
     if old % parts:
         return list(range(new))
-    if new % left:  # nothing says how many groups there are: whole ones have gone
-        left = new // (old // parts)
+    if new % left:  # nothing says how many groups there are
+        left = _groups_left(name, new, parts, old // parts)
     return [part * (old // parts) + i for part in range(left) for i in range(new // max(1, left))]
 
 
-def _parts(model: nn.Module, content: _Content, name: str) -> tuple[int, int]:
-    """In how many equal parts the positions of a tensor's first dim lie, before and after."""
+def _groups_left(name: str, channels: int, groups: int, size: int) -> int:
+    """How many groups there are, none of them larger than before, if channels can only lie in so many.
+
+    Raises:
+        UnsupportedError: They can lie in several numbers of groups.
+    """
+    ways = [number for number in range(1, groups) if channels % number == 0 and channels // number <= size]
+    if len(ways) != 1:
+        raise UnsupportedError(
+            f"the shape of {name!r} does not say how many groups of channels there are.",
+            channels=f"{channels} of {groups * size}",
+            groups=f"{' or '.join(map(str, ways))} of {groups}",
+            fix="load a file that was written by secateur.save, which records it; or give the module the number of "
+            "groups that it has now, before loading",
+        )
+    return ways[0]
+
+
+def _parts(model: nn.Module, content: _Content, name: str, dim: int) -> tuple[int, int]:
+    """In how many equal parts the positions of a dim of a tensor lie, before and after."""
     module, leaf = owner_of(model, name)
+    if dim > 0:  # a layer of both directions reads those of the layer below, one beside the other
+        is_above = isinstance(module, nn.RNNBase) and module.bidirectional and _ABOVE.match(leaf) is not None
+        return (2, 2) if is_above else (1, 1)
     if leaf.startswith("in_proj"):
         return 3, 3
     gates = next((number for kind, number in _GATES.items() if isinstance(module, kind)), 1)

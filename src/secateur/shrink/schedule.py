@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from secateur._errors import InfeasibleError, InvalidInputError, SecateurError, ShapeError
-from secateur._names import Selector
+from secateur._names import Selector, selectors_among
 from secateur._wrappers import refuse_model
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.trace import Inputs, named_tensors
@@ -125,7 +125,7 @@ def shrink_schedule(
     check_score(score)
     cuts = cuts_along(curve, begin_step=begin_step, end_step=end_step, num_cuts=num_cuts)
     refuse_model(model)
-    selectors = [ignore] if isinstance(ignore, str | type) else list(ignore)
+    selectors = selectors_among(ignore)
     watch = partial(analyze, model, example_inputs, more_inputs=list(more_inputs), ignore=selectors)
     coupling = watch()
     if not coupling.groups:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secateur import _compat
 from secateur._errors import InvalidInputError
 from secateur.graph.coupling import Coupling
 from secateur.shrink.coupled import refuse_coupling
 from secateur.shrink.latency import LatencyTable, Needed, TimeGrid, check_table, needs
+from secateur.shrink.values import refuse_valueless
 
 __all__ = ["measure_latency"]
 
@@ -74,12 +74,9 @@ def _missing(coupling: Coupling, table: LatencyTable) -> list[Needed]:
 
 def _place(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     """Device and dtype of the first floating-point parameter."""
+    fix = "latency_table=LatencyTable.load(path), measured where the model will run"
+    refuse_valueless(model.parameters(), "timing products here", fix=fix)
     for parameter in model.parameters():
-        if parameter.is_meta or _compat.is_fake(parameter):
-            raise InvalidInputError(
-                "products of a model without values cannot be timed here.",
-                fix="latency_table=LatencyTable.load(path), measured where the model will run",
-            )
         if parameter.is_floating_point():
             return parameter.device, parameter.dtype
     raise InvalidInputError("the model has no floating-point parameter.")

@@ -36,12 +36,14 @@ def _inside(copy: nn.Module, names: Iterable[str]) -> nn.Module:
     return inner if wrapped is None or known.issuperset(names) else _inside(wrapped, names)
 
 
-def with_free_heads_(module: nn.Module) -> Callable[[], None]:
-    """Give an attention module free heads; the call that undoes it."""
+def with_free_heads_(module: nn.Module, scale: float | None = None) -> Callable[[], None]:
+    """Give an attention module free heads, and another scale than its own if one is given; the call that undoes it."""
     if not isinstance(module, nn.MultiheadAttention) or isinstance(module, FreeHeadsAttention):
         return lambda: None
     same = module._qkv_same_embed_dim
     free_heads_(module)
+    if scale is not None:
+        module.scale = scale  # type: ignore[assignment]  # of the class that it has just taken on
     return partial(bind_heads_, module, same)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,15 @@ from secateur._passes import Inputs, call_with, evaluating, undisturbed
 from secateur.graph.capture import tensors_in
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.heads import free_heads
-from secateur.graph.pretend import Foreseen, Used, Without, run_without
+from secateur.graph.outlining import in_earnest
+from secateur.graph.pretend import Foreseen, Used, Without, parts_of_weight_norm, run_without
 from secateur.graph.scalars import are_close
 from secateur.graph.trace import named_tensors
+from secateur.graph.writes import weights_restored
 from secateur.shrink.choosing import units_at
 from secateur.shrink.rows import Positions, columns_in_line, units_in_line
+from secateur.surgery.computed import computed_tensors
+from secateur.surgery.transaction import Transaction
 
 if TYPE_CHECKING:
     from secateur.shrink.plan import ShrinkPlan
@@ -113,6 +117,8 @@ class Reference:
         """By one analysis; where rows lose columns of their own, those are put in line before."""
         tensors = named_tensors(model)
         values = {name: tensors[name].detach() + added.to(tensors[name]) for name, added in plan.bias_changes.items()}
+        whole = parts_of_weight_norm(coupling)
+        values |= {name: value for name, value in _normalised(model, plan).items() if name not in whole}
         asked = {(name, d): _mask(tensors[name], d, index) for name, of in plan.keep.items() for d, index in of.items()}
         moved, kept = columns_in_line({**tensors, **values}, coupling, asked)
         units = _units_of(
@@ -134,9 +140,14 @@ class Reference:
         Raises:
             UnsupportedError: The smaller model does not run, or its outputs have other shapes.
         """
-        seen = Foreseen(self.coupling, self.units, staying=self.without.staying)
         try:
-            with evaluating(small), undisturbed(small), free_heads(small), seen:
+            with (
+                evaluating(small),
+                undisturbed(small),
+                weights_restored(small, in_earnest) as execute,
+                free_heads(small),
+                Foreseen(self.coupling, self.units, execute, staying=self.without.staying) as seen,
+            ):
                 result = call_with(small, inputs)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise UnsupportedError(f"the smaller model does not run: {error}") from error
@@ -158,6 +169,31 @@ class Reference:
             _differing(self.without.used, seen.used),
             seen.wrong,
         )
+
+
+def _normalised(model: nn.Module, plan: ShrinkPlan) -> dict[str, Tensor]:
+    """Values of the lengths and vectors of normalised weights, which the plan changes besides cutting them."""
+    if not any(True for module in model.modules() for _ in computed_tensors(module)):
+        return {}
+    surgery = Transaction(model)
+    for name, dims in plan.keep.items():
+        for dim, keep in dims.items():
+            surgery.resize(name, dim=dim, keep=keep)
+    found = {id(tensor): value for tensor, value in surgery.new_values()}
+    tensors = named_tensors(model)
+    return {
+        name: _spread(found[id(tensor)], tensor, plan.keep.get(name, {}))
+        for name, tensor in tensors.items()
+        if id(tensor) in found
+    }
+
+
+def _spread(value: Tensor, tensor: Tensor, keep: Mapping[int, Tensor]) -> Tensor:
+    """The values of kept positions where they were, and zeros at the others."""
+    for dim, index in keep.items():
+        room = value.new_zeros([*value.shape[:dim], tensor.shape[dim], *value.shape[dim + 1 :]])
+        value = room.index_copy_(dim, index.to(value.device), value)
+    return value
 
 
 def _units_of(model: nn.Module, coupling: Coupling, kept: Positions, likely: Sequence[int]) -> Sequence[int]:

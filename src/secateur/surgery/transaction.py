@@ -17,7 +17,7 @@ from secateur.surgery import recurrent as recurrent
 from secateur.surgery.admission import copies_among, live_nodes, optimizers_among, refuse_unheld
 from secateur.surgery.asked import Asked
 from secateur.surgery.change import Change
-from secateur.surgery.edits import Do, Edit, carry_out
+from secateur.surgery.edits import Do, Edit, SetValue, carry_out
 from secateur.surgery.holders import follow, found_holders
 from secateur.surgery.positions import Keep
 from secateur.surgery.references import accounted_for
@@ -110,6 +110,14 @@ class Transaction:
             edit: A `SetAttr`, `SetItem` or `Do`, or anything else with ``do()`` and ``undo()``.
         """
         self._also.append(edit)
+
+    def new_values(self) -> list[tuple[Tensor, Tensor]]:
+        """Tensors that would not only be cut, each with its values after that: parts of weights under a norm.
+
+        Nothing is changed. Lengths of weight norm are rescaled, vectors of spectral norm brought back to length 1.
+        """
+        self._asked.changes()
+        return [(edit.tensor, edit.value) for edit in self._asked.edits() if isinstance(edit, SetValue)]
 
     def commit(self) -> None:
         """Compute everything, then change everything; called by the end of the ``with`` block."""

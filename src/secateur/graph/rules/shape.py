@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from secateur.graph.call import Call
-from secateur.graph.labels import Dims, size_of
+from secateur.graph.labels import Dim, Dims, size_of
 from secateur.graph.reshaping import reshape
 from secateur.graph.rules._table import rule
 
@@ -49,9 +51,25 @@ def view_as_real(call: Call) -> list[Dims]:
 @rule("aten.view_as_complex")
 def view_as_complex(call: Call) -> list[Dims]:
     """The last dim holds real and imaginary part, and disappears."""
-    dims = call.dims(call.args[0])
+    source = call.args[0]
+    dims = call.dims(source)
     call.block(dims[-1], "it holds the parts of complex numbers")
+    call.block(_between_rows(call, source), "complex numbers are seen in its rows, which must begin at even places")
     return [dims[:-1]]
+
+
+def _between_rows(call: Call, source: Tensor) -> Dim:
+    """What says how far apart the rows of `source` lie in memory; nothing if they lie one behind the other."""
+    whole, strides = source._base, sorted(zip(source.stride(), source.shape, strict=True))
+    if whole is None or not call.capture.knows(whole) or not whole.is_contiguous():
+        return ()
+    reach = 1
+    for stride, size in strides:
+        if size > 1 and stride != reach:
+            rows = reshape(call.labels, call.dims(whole), (whole.numel() // stride, stride))
+            return rows[-1] if rows is not None else call.dims(whole)[-1]
+        reach *= size
+    return ()
 
 
 @rule("aten.t", "aten.t_")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from secateur.graph.coupling import Coupling
 from secateur.shrink.unit_scores._sums import Scores
+from secateur.shrink.values import numbers_in
 
 __all__ = ["fpgm"]
 
@@ -33,7 +34,7 @@ def fpgm(model: nn.Module, coupling: Coupling) -> Scores:
         squared = torch.zeros(len(group.units), len(group.units), dtype=torch.float64)
         for name, dim in group.footprint:
             if name in parameters:
-                weight = parameters[name].detach().double().cpu()
+                weight = torch.from_numpy(numbers_in(parameters[name].detach()))
                 rows = [weight[(slice(None),) * dim + (_taken(coupling, u, name, dim),)] for u in group.units]
                 squared += _distances(torch.stack([row.reshape(-1) for row in rows])).square()
         scores[list(group.units)] = squared.sqrt().sum(dim=1).numpy()

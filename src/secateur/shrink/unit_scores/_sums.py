@@ -13,6 +13,7 @@ from secateur._errors import InvalidInputError
 from secateur.graph.coupling import Coupling
 from secateur.graph.labels import Axis, Dim
 from secateur.graph.solve import FIXED
+from secateur.shrink.values import numbers_in
 
 __all__ = ["Scores", "UnitScore", "add_along", "check_score", "handed_up", "summed"]
 
@@ -79,7 +80,7 @@ def add_along(coupling: Coupling, dim: Dim, values: Tensor, total: Scores) -> No
         values: Shape (positions,).
         total: Shape (classes,).
     """
-    shaped = values.double().cpu().numpy().reshape([axis.size for axis in dim] or [1])
+    shaped = numbers_in(values).reshape([axis.size for axis in dim] or [1])
     for a, axis in enumerate(dim):
         classes = coupling.solution.classes(axis)
         along = shaped.sum(axis=tuple(other for other in range(shaped.ndim) if other != a))
