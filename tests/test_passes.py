@@ -53,6 +53,14 @@ def test_untouched_has_no_gradients_inside_and_puts_them_back_as_objects() -> No
     assert all(module.training for module in model.modules())
 
 
+def test_untouched_puts_back_which_parameters_are_trained() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False))
+    with untouched(model):
+        model[0].requires_grad_(False)
+        model[1].requires_grad_(True)
+    assert [p.requires_grad for p in model.parameters()] == [True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("inputs", "expected"),
     [

@@ -37,9 +37,18 @@ def opened(path: str | PathLike[str], key: str, kind: str, *, fix: str = "") -> 
         raise InvalidInputError(f"{path} is not a safetensors file.", found=str(error)[:80], fix=fix) from error
     with file:
         text = (file.metadata() or {}).get(key)
-        header: dict[str, Any] = json.loads(text) if text else {}
+        header = _parsed(text)
         if header.get("format") != kind:
             raise InvalidInputError(
                 f"{path} is not a file of the kind {kind}.", format=header.get("format", "none"), fix=fix
             )
         yield file, header
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    """The JSON text of a header; empty if it is none."""
+    try:
+        found = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

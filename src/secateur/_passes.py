@@ -103,16 +103,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """As `undisturbed`, and put gradients (as objects) and train/eval flags back; there are no gradients inside."""
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    """As `undisturbed`, and put gradients (as objects) and all flags back; there are no gradients inside."""
+    before = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
     with undisturbed(model), _modes_restored(model):
         try:
-            for parameter, _ in gradients:
+            for parameter, _, _ in before:
                 parameter.grad = None
             yield
         finally:
-            for parameter, gradient in gradients:
+            for parameter, gradient, requires_grad in before:
                 parameter.grad = gradient
+                if parameter.requires_grad != requires_grad:
+                    parameter.requires_grad = requires_grad
 
 
 @contextmanager
@@ -142,7 +144,7 @@ def some_of(batches: Iterable[Batch], steps: int | None) -> Iterator[Batch]:
     """The first batches, as many as asked for, or all.
 
     Raises:
-        InvalidInputError: There is none, or what is given is a batch and not several.
+        InvalidInputError: There is none, what is given is a batch and not several, or `steps` is no number of them.
     """
     if isinstance(batches, Tensor | Mapping) or not isinstance(batches, Iterable):
         raise InvalidInputError(
@@ -150,6 +152,8 @@ def some_of(batches: Iterable[Batch], steps: int | None) -> Iterator[Batch]:
             found=type(batches).__name__,
             fix="[batch] for a single one",
         )
+    if steps is not None and not (isinstance(steps, int) and steps >= 0):
+        raise InvalidInputError("steps is the number of batches to take.", steps=repr(steps), fix="None takes all")
     number = 0
     for batch in islice(batches, steps):
         yield batch
@@ -171,10 +175,10 @@ def loss_on(model: nn.Module, loss_fn: LossFunction, batch: Any) -> Tensor:
     """
     with torch.enable_grad():
         loss = loss_fn(model, batch)
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex() or not loss.requires_grad:
         raise InvalidInputError(
-            "the loss function must return a scalar tensor that depends on trained parameters.",
-            returned=tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__,
+            "the loss function must return a scalar real tensor that depends on trained parameters.",
+            returned=f"{tuple(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__,
             fix="loss_fn=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])",
         )
     return loss

@@ -89,9 +89,10 @@ def test_global_refuses_what_the_protected_units_leave_no_room_for() -> None:
         global_(units(scores), 0.75)
 
 
-def test_global_refuses_negative_min_units() -> None:
-    with pytest.raises(InvalidInputError, match=r"must not be negative\.\n  min units: -1"):
-        global_(units({"a": [1.0, 2.0]}), 0.5, min_units=-1)
+@pytest.mark.parametrize("min_units", [-1, 1.5, "1", None], ids=str)
+def test_global_refuses_min_units_that_are_no_number_of_units(min_units: int) -> None:
+    with pytest.raises(InvalidInputError, match=rf"whole number, and not negative\.\n  min units: {min_units!r}"):
+        global_(units({"a": [1.0, 2.0]}), 0.5, min_units=min_units)
 
 
 def test_global_refuses_nan_scores_by_name() -> None:

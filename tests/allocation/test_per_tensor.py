@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -41,7 +43,7 @@ def test_per_tensor_refuses_keys_that_mean_nothing() -> None:
 
 def test_per_tensor_refuses_globs_that_contradict_each_other() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"'body\.0\.weight' several[\s\S]*body\.0\.\*: 0\.2[\s\S]*'body\.0\.weight': …"
+        InvalidInputError, match=r"'body\.0\.weight' several[\s\S]*'body\.0\.\*': 0\.2[\s\S]*'body\.0\.weight': …"
     ):
         PerTensor({"*.weight": 0.5, "body.0.*": 0.2})(units(), 0.5)
 
@@ -57,6 +59,12 @@ def test_per_tensor_refuses_to_guess_a_sparsity() -> None:
 def test_per_tensor_refuses_a_sparsity_that_is_none_by_its_key(sparsity: float) -> None:
     with pytest.raises(InvalidInputError, match=r"'body': sparsity must be a number in \[0, 1\)"):
         PerTensor({"body": sparsity})
+
+
+@pytest.mark.parametrize("sparsities", [0.5, [("body", 0.5)], {3: 0.5}, {("body",): 0.5}, None], ids=str)
+def test_per_tensor_refuses_what_is_no_dict_by_name(sparsities: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"a dict by name or glob\.\n  found: "):
+        PerTensor(sparsities)
 
 
 def test_per_tensor_refuses_to_empty_a_tensor() -> None:

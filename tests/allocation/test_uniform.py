@@ -59,6 +59,7 @@ def test_uniform_takes_what_it_protects_from_others_by_their_size() -> None:
     assert uniform(units(a=3, b=9, c=90), 0.9, min_units=1) == {"a": 2, "b": 8, "c": 82}
 
 
-def test_uniform_refuses_negative_min_units() -> None:
-    with pytest.raises(InvalidInputError, match=r"must not be negative\.\n  min units: -1"):
-        uniform(units(a=3), 0.5, min_units=-1)
+@pytest.mark.parametrize("min_units", [-1, 1.5, "1", None], ids=str)
+def test_uniform_refuses_min_units_that_are_no_number_of_units(min_units: int) -> None:
+    with pytest.raises(InvalidInputError, match=rf"whole number, and not negative\.\n  min units: {min_units!r}"):
+        uniform(units(a=3), 0.5, min_units=min_units)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -280,6 +281,16 @@ def test_module_under_two_names_is_converted_once() -> None:
     assert len(to_torch_prune(model)) == 1
 
 
+def test_masks_that_the_parameters_have_already_stay_in_force() -> None:
+    model = net()
+    before = prune_(model, sparsity=0.5)["0.weight"]
+    prune.random_unstructured(model[0], "weight", amount=0.5)
+    theirs = model[0].weight_mask != 0
+    masks = from_torch_prune(model)
+    assert bool((theirs & ~before).any())
+    assert torch.equal(masks["0.weight"], before & theirs)
+
+
 # ---- what is refused
 
 
@@ -289,6 +300,31 @@ def test_model_without_anything_to_convert_is_refused() -> None:
         from_torch_prune(model)
     with pytest.raises(InvalidInputError, match="has no masks to hand over"):
         to_torch_prune(model)
+
+
+class Listed(nn.Module):
+    """A model that uses parameters from a list, which has no forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(4, 4))])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weights[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [(Listed, "'0' of a ParameterList"), (lambda: nn.MultiheadAttention(8, 2), "'weight' of a NonDynamically")],
+    ids=["list", "attention"],
+)
+def test_parameter_of_a_module_that_is_never_called_is_not_handed_over(make: Any, text: str) -> None:
+    model = make()
+    prune_(model, sparsity=0.5)
+    before = snapshot(model)
+    with pytest.raises(UnsupportedError, match=rf"cannot hand over the mask of {text}[\s\S]*exclude"):
+        to_torch_prune(model)
+    assert snapshot(model) == before
 
 
 def soft(model: nn.Sequential) -> None:
@@ -313,6 +349,40 @@ def test_mask_that_is_none_is_refused_before_anything_changes(spoil: Any, error:
     spoil(model)
     before = snapshot(model)
     with pytest.raises(error, match=text):
+        from_torch_prune(model)
+    assert snapshot(model) == before
+    assert prune.is_pruned(model[2])
+
+
+def inside(model: nn.Sequential) -> None:
+    nn.utils.parametrizations.weight_norm(model[0])
+    prune.l1_unstructured(model[0].parametrizations.weight, "original1", amount=0.5)
+
+
+def around(model: nn.Sequential) -> None:
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    nn.utils.parametrizations.weight_norm(model[0], "weight_orig")
+
+
+def hooked(model: nn.Sequential) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        nn.utils.weight_norm(model[0])
+    prune.l1_unstructured(model[0], "weight_v", amount=0.5)
+
+
+def hooked_around(model: nn.Sequential) -> None:
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    nn.utils.spectral_norm(model[0], "weight_orig")
+
+
+@pytest.mark.parametrize("put", [inside, around, hooked, hooked_around])
+def test_tensor_that_something_else_computes_too_is_refused_before_anything_changes(put: Any) -> None:
+    model = net()
+    prune.l1_unstructured(model[2], "weight", amount=0.5)
+    put(model)
+    before = snapshot(model)
+    with pytest.raises(UnsupportedError, match=r"cannot convert '0\.[\s\S]*(Weight|Spectral)Norm too"):
         from_torch_prune(model)
     assert snapshot(model) == before
     assert prune.is_pruned(model[2])

@@ -171,3 +171,35 @@ def test_parameters_in_shared_memory_can_be_masked() -> None:
     Masks.from_dict(model, {"weight": mask})
     assert model.weight.is_shared()
     assert bool((model.weight[~mask] == 0).all())
+
+
+def test_parameters_in_one_memory_are_refused_unless_they_are_one_parameter() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[2].weight = nn.Parameter(model[0].weight.data)
+    before = snapshot(model)
+    with pytest.raises(
+        UnsupportedError, match=r"cannot mask '0\.weight': '2\.weight' is another parameter in the same"
+    ):
+        prune_(model, sparsity=0.5)
+    assert snapshot(model) == before
+    prune_(model, sparsity=0.5, include="1.weight")
+    model[2].weight = model[0].weight
+    assert prune_(model, sparsity=0.5).num_zeros() == 16
+
+
+def test_parameters_that_overlap_are_refused_whatever_lies_between_them() -> None:
+    flat = torch.randn(40)
+    model = nn.ParameterDict(
+        {"whole": flat[:32].view(8, 4), "first": flat[:4].view(2, 2), "last": flat[28:36].view(2, 4)}
+    )
+    for name in model:
+        with pytest.raises(UnsupportedError, match="in the same memory"):
+            prune_(model, sparsity=0.5, include=name)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_parameters_side_by_side_in_one_buffer_can_be_masked(strided: bool) -> None:
+    flat = torch.randn(8, 8)
+    halves = (flat[:, ::2], flat[:, 1::2]) if strided else (flat[:4], flat[4:])
+    model = nn.ParameterDict({name: nn.Parameter(half) for name, half in zip("ab", halves, strict=True)})
+    assert prune_(model, sparsity=0.5).num_zeros() == 32

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -296,6 +297,21 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         InvalidInputError,
         r"scores of '2.weight' cannot be ranked[\s\S]*meta",
     ),
+    "scores that are lists": (
+        {"score": lambda weights: {name: weight.tolist() for name, weight in weights.items()}},
+        InvalidInputError,
+        r"scores of '0.weight' are no tensor[\s\S]*list[\s\S]*as_tensor",
+    ),
+    "scores of numpy": (
+        {"score": lambda weights: {name: weight.numpy() for name, weight in weights.items()}},
+        InvalidInputError,
+        r"scores of '0.weight' are no tensor[\s\S]*ndarray",
+    ),
+    "score that takes other things": (
+        {"score": lambda: {}},
+        InvalidInputError,
+        "score= is a function of the weights by name",
+    ),
     "pattern that does not fit": (
         {"pattern": Rows()},
         ShapeError,
@@ -306,6 +322,16 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"allocation": nothing},
         InvalidInputError,
         "no number of units to remove from '0.weight'",
+    ),
+    "allocation of nothing at all": (
+        {"allocation": lambda units, sparsity: None},
+        InvalidInputError,
+        r"an allocation takes units by name and returns[\s\S]*NoneType",
+    ),
+    "allocation of fractions": (
+        {"allocation": lambda units, sparsity: {name: each.num_units / 2 for name, each in units.items()}},
+        InvalidInputError,
+        r"no number of units to remove from '0.weight'[\s\S]*100\.0",
     ),
     "allocation of too many": ({"allocation": too_many}, InvalidInputError, r"from '0.weight'[\s\S]*10000[\s\S]*200"),
     "no sparsity": (
@@ -357,6 +383,45 @@ def test_wrong_input_is_refused_before_anything_changes(case: str) -> None:
     assert snapshot(net, optimizer) == before
 
 
+UNCALLED: dict[str, tuple[object, str]] = {
+    **{
+        name: (score, rf"score=scores\.{name}\(model, (loss_fn|forward), batches\)")
+        for name, score in scores.DATA_SCORES.items()
+    },
+    "synflow": (scores.synflow, r"score=scores\.synflow\(model, inputs, sparsity=…\)"),
+    "bound": (partial(scores.snip, steps=1), r"score=scores\.snip\(model, loss_fn, batches\)"),
+    "Movement": (scores.Movement, r"score=movement\.scores\(\) after it"),
+}
+
+
+@pytest.mark.parametrize("case", UNCALLED)
+def test_score_that_was_to_be_called_first_is_refused_with_the_line_that_calls_it(case: str) -> None:
+    score, line = UNCALLED[case]
+    net = model()
+    before = snapshot(net)
+    with pytest.raises(InvalidInputError, match=rf"needs more than the weights\.\n  fix:   call it first: .*{line}$"):
+        prune_(net, sparsity=0.5, score=score)
+    assert snapshot(net) == before
+
+
+def test_movement_that_is_passed_instead_of_its_scores_is_refused() -> None:
+    net = model()
+    movement = scores.Movement(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    with pytest.raises(InvalidInputError, match=r"score=movement\.scores\(\)"):
+        prune_(net, sparsity=0.5, score=movement)
+
+
+def test_scores_may_be_sparse_as_the_gradients_of_an_embedding_are() -> None:
+    net = nn.Embedding(4, 3, sparse=True)
+    net(torch.tensor([1, 3, 3])).sum().backward()
+    assert prune_(net, sparsity=0.5, score={"weight": net.weight.grad})["weight"].sum(dim=1).tolist() == [0, 3, 0, 3]
+
+
+def test_numbers_of_an_allocation_may_be_those_of_numpy() -> None:
+    masks = prune_(model(), sparsity=0.5, allocation=lambda units, _: dict.fromkeys(units, np.int64(7)))
+    assert masks.num_zeros() == 14
+
+
 def test_nan_weights_have_no_magnitude() -> None:
     net = model()
     with torch.no_grad():
@@ -372,7 +437,8 @@ def test_fewer_zeros_than_there_are_is_infeasible() -> None:
     prune_(net, sparsity=0.8)
     before = snapshot(net)
     with pytest.raises(
-        InfeasibleError, match=r"'0.weight' has more masked units[\s\S]*160 of 200[\s\S]*100[\s\S]*remove"
+        InfeasibleError,
+        match=r"'0.weight' would keep units that are masked[\s\S]*160 of 200[\s\S]*100[\s\S]*a higher sparsity",
     ):
         prune_(net, sparsity=0.5)
     assert snapshot(net) == before

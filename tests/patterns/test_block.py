@@ -98,7 +98,7 @@ def test_block_refuses_units_of_another_tensor() -> None:
         Block((2, 2)).expand(torch.ones(4, dtype=torch.bool), torch.Size([4, 5]))
 
 
-@pytest.mark.parametrize("shape", [(), (0, 4), (4, -1), (4.0, 4), 4, "44", None], ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 4), (4, -1), (4.0, 4), (True, 4), 4, "44", None], ids=str)
 def test_block_refuses_sizes_that_are_none(shape: object) -> None:
     with pytest.raises(InvalidInputError, match=r"tuple of positive sizes\.\n  shape: [\s\S]*Block\(\(4, 4\)\)"):
         Block(shape)

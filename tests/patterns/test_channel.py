@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secateur._errors import ShapeError
+from secateur._errors import InvalidInputError, ShapeError
 from secateur.patterns import Channel
 
 shapes_and_dims = st.lists(st.integers(1, 4), min_size=1, max_size=4).flatmap(
@@ -75,6 +75,12 @@ def test_channel_refuses_a_dim_that_the_tensor_lacks(dim: int, shape: tuple[int,
         pattern.expand(torch.ones(4, dtype=torch.bool), size)
     with pytest.raises(ShapeError, match=message):
         pattern.unit_size(size)
+
+
+@pytest.mark.parametrize("dim", ["0", 1.0, None, True], ids=repr)
+def test_channel_refuses_a_dim_that_is_no_whole_number(dim: int) -> None:
+    with pytest.raises(InvalidInputError, match=rf"a whole number[\s\S]*pattern: Channel    dim: {dim!r}"):
+        Channel(dim)
 
 
 def test_channel_refuses_units_of_another_tensor() -> None:

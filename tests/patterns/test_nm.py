@@ -96,10 +96,16 @@ def test_nm_says_why_a_tensor_does_not_fit(shape: tuple[int, ...], why: str) -> 
     assert NM(2, 4, dim=-len(shape) + 1).misfit(torch.Size(shape)) == (why if len(shape) > 1 else "")
 
 
-@pytest.mark.parametrize(("n", "m"), [(0, 4), (4, 4), (5, 4), (-1, 4), (2, 0), (2.0, 4)])
+@pytest.mark.parametrize(("n", "m"), [(0, 4), (4, 4), (5, 4), (-1, 4), (2, 0), (2.0, 4), (True, 4)])
 def test_nm_refuses_groups_that_keep_all_or_nothing(n: int, m: int) -> None:
     with pytest.raises(InvalidInputError, match=rf"0 < n < m\.\n  n: {n}    m: {m}\n  fix"):
         NM(n, m)
+
+
+@pytest.mark.parametrize("dim", ["1", 1.0, None, False], ids=repr)
+def test_nm_refuses_a_dim_that_is_no_whole_number(dim: int) -> None:
+    with pytest.raises(InvalidInputError, match=rf"a whole number[\s\S]*pattern: NM    dim: {dim!r}"):
+        NM(2, 4, dim)
 
 
 @pytest.mark.parametrize("count", [0, 7, 9])

@@ -86,3 +86,22 @@ def test_grasp_of_complex_weights_is_that_of_their_real_and_imaginary_parts() ->
         grasp(Both(parts.clone(), is_complex=each), lambda m, x: m(x).mean(), [x])["weight"] for each in (True, False)
     )
     torch.testing.assert_close(of_complex, of_parts.sum(-1))
+
+
+def test_grasp_of_a_sparse_gradient_is_that_of_the_dense_one() -> None:
+    given = [torch.tensor([0, 2]), torch.tensor([2, 1])]
+
+    def scored(*, sparse: bool) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(4, 3, sparse=sparse), nn.Tanh(), nn.Linear(3, 2)).double()
+        return grasp(model, lambda m, x: m(x).square().mean(), given)
+
+    found, expected = scored(sparse=True), scored(sparse=False)
+    assert bool(expected["0.weight"].any())
+    assert all(torch.allclose(found[name], expected[name], rtol=1e-12) for name in expected)
+
+
+def test_grasp_goes_around_code_that_was_compiled() -> None:
+    model, given = net(3, 4, 2), batches(4, 6)
+    found = grasp(torch.compile(model, backend="aot_eager"), squared_error, given)
+    assert all(torch.equal(found[name], expected) for name, expected in grasp(model, squared_error, given).items())

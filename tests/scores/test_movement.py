@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from secateur import HolderError, InvalidInputError, ShapeError, prune_, resize_
+from secateur import HolderError, InvalidInputError, ShapeError, UnsupportedError, prune_, resize_
 from secateur.scores import Movement
 from tests.scores.models import Batch, batches, net, squared_error, weights_of, whole_state
 
@@ -194,6 +196,35 @@ def test_checkpoint_of_other_weights_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"that of other weights(.|\n)*0\.weight"):
         movement.load_state_dict(Movement(other, adam(other)).state_dict())
     assert all(torch.equal(movement.scores()[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"num_steps": 3}, torch.ones(2)], ids=str)
+def test_what_is_no_checkpoint_is_refused(state: Any) -> None:
+    model = net(3, 2)
+    with pytest.raises(InvalidInputError, match=r"no saved movement[\s\S]*movement\.state_dict\(\)"):
+        Movement(model, adam(model)).load_state_dict(state)
+
+
+def test_checkpoint_without_its_steps_changes_nothing() -> None:
+    model = net(3, 2)
+    movement = Movement(model, adam(model))
+    state = movement.state_dict()
+    with pytest.raises(InvalidInputError, match="no saved movement"):
+        movement.load_state_dict({"scores": {name: each + 1 for name, each in state["scores"].items()}})
+    assert all(torch.equal(each, state["scores"][name]) for name, each in movement.state_dict()["scores"].items())
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copy_that_would_listen_to_nothing_is_refused(copied: Any) -> None:
+    model = net(3, 2)
+    with pytest.raises(UnsupportedError, match=r"cannot be copied or pickled[\s\S]*load_state_dict"):
+        copied(Movement(model, adam(model)))
+
+
+@pytest.mark.parametrize("optimizer", [None, ["adam"], 3], ids=str)
+def test_what_is_no_optimizer_is_refused(optimizer: Any) -> None:
+    with pytest.raises(HolderError, match=r"is not an optimizer"):
+        Movement(net(3, 2), optimizer)
 
 
 def test_scores_without_a_step_are_refused() -> None:

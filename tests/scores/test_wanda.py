@@ -101,6 +101,20 @@ def test_wanda_takes_what_a_layer_is_really_given() -> None:
     torch.testing.assert_close(found["2.weight"], model[2].weight.detach().abs() * hidden.norm(dim=0))
 
 
+class Named(nn.Linear):
+    """A layer whose input has a name of its own."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden)
+
+
+def test_input_may_be_passed_by_the_name_that_the_layer_gives_it() -> None:
+    x = torch.randn(5, 3)
+    for layer, name in ((nn.Linear(3, 2), "input"), (nn.Conv1d(5, 2, 1), "input"), (Named(3, 2), "hidden")):
+        found = wanda(layer, lambda m, x: m(**{name: x}), [x])  # noqa: B023 - called at once
+        assert torch.equal(found["weight"], wanda(layer, run, [x])["weight"])
+
+
 def test_all_inputs_of_a_layer_that_is_used_twice_count() -> None:
     layer = nn.Linear(2, 2, bias=False)
     x = torch.tensor([[3.0, 1.0]])

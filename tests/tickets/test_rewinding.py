@@ -234,6 +234,18 @@ def test_learning_rate_rewinding_leaves_weights_momenta_and_masks() -> None:
     assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0] == 0.1
 
 
+def test_schedulers_do_not_write_into_the_snapshot() -> None:
+    model = Normed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+    then = Snapshot.of(model, optimizer, scheduler=scheduler)
+    rewind_learning_rate_(then, optimizer, scheduler)
+    scheduler.base_lrs[0] = 0.5
+    scheduler.milestones[3] = 1
+    assert then.schedulers[0]["base_lrs"] == [0.1]
+    assert then.schedulers[0]["milestones"] == {2: 1, 4: 1}
+
+
 # ---- what is refused
 
 
@@ -282,6 +294,46 @@ def test_other_optimizers_are_refused() -> None:
     with pytest.raises(HolderError, match="made for another model"):
         rewind_(model, full, torch.optim.Adam(Normed().parameters()))
     assert snapshot(model, adam, groups) == before
+
+
+def test_optimizers_in_another_order_are_refused_before_anything_changes() -> None:
+    model = Normed()
+    one, other = (torch.optim.Adam(part.parameters()) for part in (model.conv, model.head))
+    train(model, one, range(1))
+    train(model, other, range(1))
+    then = Snapshot.of(model, [one, other])
+    before = snapshot(model, one, other)
+    with pytest.raises(HolderError, match=r"another optimizer's parameters[\s\S]*conv\.weight[\s\S]*head\.weight"):
+        rewind_(model, then, [other, one], state=True)
+    assert snapshot(model, one, other) == before
+
+
+def test_scheduler_of_another_class_is_refused_before_anything_changes() -> None:
+    model = Normed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    then = Snapshot.of(model, optimizer, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3))
+    other = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    optimizer.param_groups[0]["lr"] = 0.03
+    before = snapshot(optimizer), copy.deepcopy(other.state_dict())
+    with pytest.raises(HolderError, match=r"another scheduler's state[\s\S]*StepLR    scheduler: CosineAnnealingLR"):
+        rewind_learning_rate_(then, optimizer, other)
+    assert (snapshot(optimizer), other.state_dict()) == before
+
+
+def test_tensor_that_cannot_be_written_to_is_refused_before_anything_changes() -> None:
+    model = Normed()
+    model.register_buffer("shared", torch.ones(1).expand(4))
+    start = Snapshot.of(model)
+    before = snapshot(model)
+    with pytest.raises(UnsupportedError, match=r"cannot rewind 'shared': several of its entries[\s\S]*clone"):
+        rewind_(model, start, buffers=True)
+    assert snapshot(model) == before
+    model.head.bias = nn.Parameter(torch.ones(1).expand(3))
+    before = snapshot(model)
+    with pytest.raises(UnsupportedError, match=r"cannot rewind 'head\.bias'"):
+        rewind_(model, start)
+    assert snapshot(model) == before
+    rewind_(model, start, exclude="head.bias")
 
 
 def test_selector_without_a_match_and_calls_in_inference_mode_are_refused() -> None:

@@ -171,6 +171,14 @@ def test_rounds_are_reported_as_soon_as_they_are_trained() -> None:
     assert told == ["trained", 0, "trained", 1]
 
 
+def test_selectors_may_come_from_an_iterator() -> None:
+    model = Normed()
+    rounds = imp_(
+        model, lambda _: None, sparsities=[0.0, 0.5, 0.75], include=iter(["*.weight"]), exclude=iter(["norm.*"])
+    )
+    assert [list(each.zeros) for each in rounds] == [["conv.weight", "head.weight"]] * 3
+
+
 def test_zeros_from_before_stay() -> None:
     model = nn.Linear(10, 4)
     before = prune_(model, sparsity=0.5, score=partial(scores.random, seed=1))["weight"]
@@ -221,8 +229,11 @@ def test_rounds_that_cannot_be_carried_out_are_refused_before_any_training() -> 
     for sparsities in ([], 0.5):
         with pytest.raises(InvalidInputError, match=r"one number for each training[\s\S]*geometric"):
             imp_(model, never, sparsities=sparsities)
-    with pytest.raises(InvalidInputError, match="train= is a function"):
-        imp_(model, 10, sparsities=[0.5])
+    for arguments in ({"train": 10}, {"rewind": None}, {"after_round": "print"}):
+        with pytest.raises(InvalidInputError, match=rf"{next(iter(arguments))}= is a function[\s\S]*fix"):
+            imp_(model, **{"train": never, "sparsities": [0.5], **arguments})
+    with pytest.raises(InvalidInputError, match="call it first"):
+        imp_(model, never, sparsities=[0.5], score=scores.snip)
     with pytest.raises(ShapeError, match="another architecture"):
         imp_(model, never, sparsities=[0.5], snapshot=Snapshot.of(nn.Linear(2, 2)))
     with pytest.raises(InvalidInputError, match="no snapshot to rewind to"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,44 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Snapshot.load(tmp_path / "plain")
 
 
+def damaged(path: Path, spoil: Any) -> Path:
+    """A snapshot's file whose header, or whose tensors, have been changed."""
+    Snapshot.of(Normed(), random_state=True).save(path)
+    tensors = safetensors.torch.load_file(path)
+    with safetensors.safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["snapshot"])
+    header = spoil(tensors, header) or header
+    safetensors.torch.save_file(tensors, path, {"snapshot": header if isinstance(header, str) else json.dumps(header)})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda tensors, header: header.pop("buffers") and None, "is damaged[\\s\\S]*KeyError: 'buffers'"),
+        (lambda tensors, header: tensors.pop("parameters.head.weight") is None, r"is damaged[\s\S]*head\.weight"),
+        (lambda tensors, header: header.update(step="late"), r"is damaged[\s\S]*late"),
+        (lambda tensors, header: header.update(parameters=[1]), "is damaged"),
+        (lambda tensors, header: header.update(optimizers={"list": [{"dict": [["a", 1]]}]}), "is damaged"),
+        (lambda tensors, header: "{no json", r"not a file of the kind secateur\.snapshot\.1"),
+        (lambda tensors, header: "[1]", r"not a file of the kind secateur\.snapshot\.1"),
+    ],
+    ids=["no buffers", "no tensor", "no number", "other kind", "other optimizer", "no JSON", "no dict"],
+)
+def test_damaged_files_are_refused(spoil: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        Snapshot.load(damaged(tmp_path / "snapshot", spoil))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.999])
+def test_truncated_files_are_refused(share: float, tmp_path: Path) -> None:
+    Snapshot.of(Normed()).save(tmp_path / "snapshot")
+    whole = (tmp_path / "snapshot").read_bytes()
+    (tmp_path / "snapshot").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(InvalidInputError, match="is not a safetensors file"):
+        Snapshot.load(tmp_path / "snapshot")
+
+
 def test_state_that_no_file_can_hold_is_refused_when_it_is_saved(tmp_path: Path) -> None:
     model = Normed()
     optimizer = adam(model)
@@ -144,6 +183,8 @@ def test_what_cannot_be_kept_is_refused() -> None:
         Snapshot.of({"weight": torch.ones(2)})
     with pytest.raises(UnsupportedError, match=r"'weight' has no value yet"):
         Snapshot.of(nn.LazyLinear(3))
+    with pytest.raises(UnsupportedError, match=r"'conv\.weight' has no value: it is on meta"):
+        Snapshot.of(Normed().to("meta"))
     with pytest.raises(HolderError, match="made for another model"):
         Snapshot.of(Normed(), adam(Normed()))
     with pytest.raises(InvalidInputError, match="is not a scheduler"):
@@ -162,7 +203,15 @@ def renamed() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(("other", "named"), [(resized, "head.weight"), (renamed, "last.weight")])
+def complex_() -> nn.Module:
+    model = Normed()
+    model.head = nn.Linear(6, 3, dtype=torch.complex64)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("other", "named"), [(resized, "head.weight"), (renamed, "last.weight"), (complex_, "head.weight")]
+)
 def test_snapshot_of_another_architecture_is_refused_before_anything_changes(other: Any, named: str) -> None:
     model = other()
     optimizer = adam(model)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secateur import HolderError, InvalidInputError, Masks, ShapeError, prune_
+from secateur import HolderError, InvalidInputError, Masks, ShapeError, UnsupportedError, prune_
 from secateur.tickets import Snapshot, Ticket
 from tests.masks.oracles import bits, halves, is_zero, snapshot
 from tests.tickets.models import Normed, train, values
@@ -121,6 +122,38 @@ def test_optimizer_of_another_model_is_refused_before_anything_changes() -> None
     with pytest.raises(HolderError, match="made for another model"):
         ticket.apply_(fresh, torch.optim.Adam(Normed().parameters()))
     assert snapshot(fresh) == before
+
+
+def test_parameter_that_cannot_be_rewound_is_refused_before_anything_changes() -> None:
+    _, ticket, _ = found_ticket()
+    fresh = Normed()
+    with torch.inference_mode():
+        fresh.head.bias = nn.Parameter(torch.zeros(3))
+    before = snapshot(fresh)
+    with pytest.raises(UnsupportedError, match=r"cannot rewind 'head\.bias'"):
+        ticket.apply_(fresh)
+    assert snapshot(fresh) == before
+
+
+def test_optimizers_may_come_from_an_iterator() -> None:
+    model, ticket, _ = found_ticket()
+    optimizers = [torch.optim.Adam(part.parameters()) for part in (model.conv, model.norm, model.head)]
+    for optimizer in optimizers:
+        train(model, optimizer, range(1))
+    ticket.apply_(model, iter(optimizers))
+    assert [dict(optimizer.state) for optimizer in optimizers] == [{}, {}, {}]
+
+
+def test_damaged_file_is_no_ticket(tmp_path: Path) -> None:
+    _, ticket, _ = found_ticket()
+    ticket.save(tmp_path / "ticket")
+    tensors = safetensors.torch.load_file(tmp_path / "ticket")
+    with safetensors.safe_open(tmp_path / "ticket", "pt") as file:
+        header = file.metadata()
+    del tensors["parameters.head.bias"]
+    safetensors.torch.save_file(tensors, tmp_path / "ticket", header)
+    with pytest.raises(InvalidInputError, match=r"ticket is damaged[\s\S]*head\.bias"):
+        Ticket.load(tmp_path / "ticket")
 
 
 def test_snapshot_file_is_no_ticket(tmp_path: Path) -> None:

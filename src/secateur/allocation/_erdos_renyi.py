@@ -31,7 +31,7 @@ def erk(units: Mapping[str, Units], sparsity: float, *, min_units: int = 1) -> d
         remainder. The total counts units, also where those of different tensors differ in size.
 
     Raises:
-        InvalidInputError: `sparsity` is not in [0, 1), or `min_units` is negative.
+        InvalidInputError: `sparsity` is not in [0, 1), or `min_units` is negative or no whole number.
         InfeasibleError: `min_units` leaves fewer units to remove than were asked for, or with ``min_units=0`` a tensor
             would lose every unit.
 
@@ -66,7 +66,7 @@ def erdos_renyi(units: Mapping[str, Units], sparsity: float, *, min_units: int =
         Units to remove by dotted name; together exactly ``round(sparsity * total)``.
 
     Raises:
-        InvalidInputError: `sparsity` is not in [0, 1), or `min_units` is negative.
+        InvalidInputError: `sparsity` is not in [0, 1), or `min_units` is negative or no whole number.
         InfeasibleError: `min_units` leaves fewer units to remove than were asked for, or with ``min_units=0`` a tensor
             would lose every unit.
 

@@ -29,7 +29,7 @@ def global_(units: Mapping[str, Units], sparsity: float, *, min_units: int = 1) 
         Units to remove by dotted name.
 
     Raises:
-        InvalidInputError: `sparsity` is not in [0, 1), `min_units` is negative, or a score is NaN.
+        InvalidInputError: `sparsity` is not in [0, 1), `min_units` is negative or no whole number, or a score is NaN.
         InfeasibleError: `min_units` leaves fewer units to remove than were asked for, or with ``min_units=0`` a tensor
             would lose every unit.
 

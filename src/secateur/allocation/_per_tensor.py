@@ -24,7 +24,7 @@ class PerTensor:
         sparsities: Fraction of units to remove, in [0, 1), by name or glob.
 
     Raises:
-        InvalidInputError: A sparsity is not in [0, 1).
+        InvalidInputError: It is no dict, a key is no text, or a sparsity is not in [0, 1).
 
     Example:
         >>> import torch
@@ -37,7 +37,13 @@ class PerTensor:
     sparsities: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check every sparsity."""
+        """Check every key and every sparsity."""
+        if not isinstance(self.sparsities, Mapping) or not all(isinstance(key, str) for key in self.sparsities):
+            raise InvalidInputError(
+                "sparsities of tensors are a dict by name or glob.",
+                found=repr(self.sparsities)[:60],
+                fix='{"0.weight": 0.5, "encoder.*": 0.9}',
+            )
         for key, sparsity in self.sparsities.items():
             try:
                 check_sparsity(sparsity)
@@ -85,7 +91,7 @@ class PerTensor:
         if len(set(found.values())) > 1:
             raise InvalidInputError(
                 f"the dictionary gives {name!r} several sparsities.",
-                **found,
+                given=found,
                 fix=f"{name!r}: … beside them settles it; sparsity= is for tensors that no key means",
             )
         if not found and otherwise is None:

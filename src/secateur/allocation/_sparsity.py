@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 
 from secateur._errors import InfeasibleError, InvalidInputError
 from secateur._units import Units
@@ -40,10 +40,10 @@ def check_min_units(min_units: int) -> None:
     """Refuse a number of units to protect that is none.
 
     Raises:
-        InvalidInputError: It is negative.
+        InvalidInputError: It is negative, or no whole number.
     """
-    if min_units < 0:
-        raise InvalidInputError("min_units must not be negative.", min_units=min_units)
+    if not isinstance(min_units, Integral) or min_units < 0:
+        raise InvalidInputError("min_units must be a whole number, and not negative.", min_units=repr(min_units))
 
 
 def room_of(units: Mapping[str, Units], min_units: int, total: int) -> dict[str, int]:
@@ -55,7 +55,7 @@ def room_of(units: Mapping[str, Units], min_units: int, total: int) -> dict[str,
         total: Units that are to go in total.
 
     Raises:
-        InvalidInputError: `min_units` is negative.
+        InvalidInputError: `min_units` is negative or no whole number.
         InfeasibleError: Fewer may go than are to go.
     """
     check_min_units(min_units)

@@ -25,7 +25,7 @@ def uniform(units: Mapping[str, Units], sparsity: float, *, min_units: int = 0) 
         Units to remove by dotted name; halves are rounded to the even number.
 
     Raises:
-        InvalidInputError: `sparsity` is not in [0, 1), or `min_units` is negative.
+        InvalidInputError: `sparsity` is not in [0, 1), or `min_units` is negative or no whole number.
         InfeasibleError: Rounding would remove every unit of a small tensor, or more than `min_units` leaves.
 
     Example:

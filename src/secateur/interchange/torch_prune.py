@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
-from secateur._names import owner_of, tied_names
+from secateur._names import computed_by, owner_of, tied_names
 from secateur._wrappers import refuse_model, unwrapped
 from secateur.masks import Masks
 from secateur.masks.commit import Optimizers, check_held, listed, put_
 from secateur.masks.eligible import unmaskable
+from secateur.masks.registry import mask_of
 from secateur.surgery.refusals import refuse_call
 
 __all__ = ["from_torch_prune", "to_torch_prune"]
@@ -49,8 +50,9 @@ class _Pruned:
 
     @property
     def mask(self) -> Tensor:
-        """The mask as bool: the product of all methods that were applied."""
-        return self.module.get_buffer(f"{self.leaf}_mask") != 0
+        """The mask as bool: the product of all methods that were applied, and of the mask that the parameter has."""
+        mask, present = self.module.get_buffer(f"{self.leaf}_mask") != 0, mask_of(self.parameter)
+        return mask if present is None else mask & present.bits.dense.to(mask.device)
 
     def make_plain_(self) -> None:
         """Give the module its parameter back under its own name, and let go of hook and buffer."""
@@ -67,8 +69,9 @@ def from_torch_prune(model: nn.Module, optimizer: Optimizers = None, *, lean: bo
     """Turn what ``torch.nn.utils.prune`` has put on a model into masks; the model is a plain one again.
 
     Every method is understood (unstructured, structured, global, custom, several on one tensor), since torch keeps one
-    mask of zeros and ones for each tensor. Where ``prune.remove`` has been called already, only zeros are left:
-    ``Masks.from_zeros(model)`` adopts those.
+    mask of zeros and ones for each tensor. Masks that the same parameters have already stay in force: what either has
+    removed is removed. Where ``prune.remove`` has been called already, only zeros are left: ``Masks.from_zeros(model)``
+    adopts those. Copies of the model (an ``AveragedModel``) are converted by a call of their own.
 
     Args:
         model: The model, with ``weight_orig`` and ``weight_mask`` for some of its tensors.
@@ -89,7 +92,7 @@ def from_torch_prune(model: nn.Module, optimizer: Optimizers = None, *, lean: bo
     Raises:
         InvalidInputError: Nothing in the model is pruned that way.
         UnsupportedError: A mask with other values than 0 and 1, or on a tied parameter whose other names are not
-            pruned alike; a parameter that cannot be masked.
+            pruned alike; a parameter that cannot be masked, or that something else computes or is computed from.
         HolderError: The optimizer does not hold the parameters. Nothing is changed then.
 
     Example:
@@ -113,6 +116,7 @@ def from_torch_prune(model: nn.Module, optimizer: Optimizers = None, *, lean: bo
             fix="secateur.Masks.from_zeros(model) adopts the zeros that prune.remove leaves behind",
         )
     for each in found:
+        _check_plain(model, each)
         _check(each)
     _check_ties(model, found)
     if optimizers:
@@ -141,6 +145,9 @@ def to_torch_prune(model: nn.Module) -> list[tuple[nn.Module, str]]:
 
     Raises:
         InvalidInputError: The model has no masks.
+        UnsupportedError: A masked parameter belongs to a module whose forward is never called (``nn.ParameterList``,
+            ``out_proj`` of ``nn.MultiheadAttention``), where torch would go on with the values of now. Nothing is
+            changed then.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -162,10 +169,27 @@ def to_torch_prune(model: nn.Module) -> list[tuple[nn.Module, str]]:
         for first, mask in masks.items()
         for module, leaf in (owner_of(masks.model, name) for name in names[first])
     }
+    never_called = list(_never_called(masks.model))
+    for module, leaf, _ in places.values():
+        if any(module is each for each in never_called):
+            raise UnsupportedError(
+                f"cannot hand over the mask of {leaf!r} of a {type(module).__name__}: torch computes pruned tensors "
+                "before the module's forward, which is never called here.",
+                fix="leave it to secateur, or prune_(model, …, exclude=[…]) without it",
+            )
     masks.remove()
     for module, leaf, mask in places.values():
         prune.custom_from_mask(module, leaf, mask)
     return [(module, leaf) for module, leaf, _ in places.values()]
+
+
+def _never_called(model: nn.Module) -> Iterator[nn.Module]:
+    """Modules whose parameters are used by others, without a call of the module itself."""
+    for module in model.modules():
+        if type(module).forward is nn.Module.forward:
+            yield module
+        if isinstance(module, nn.MultiheadAttention):
+            yield module.out_proj
 
 
 def _pruned(model: nn.Module) -> Iterator[_Pruned]:
@@ -175,6 +199,18 @@ def _pruned(model: nn.Module) -> Iterator[_Pruned]:
             if isinstance(hook, prune.BasePruningMethod):
                 leaf = hook._tensor_name
                 yield _Pruned(f"{path}.{leaf}" if path else leaf, module, leaf, number)
+
+
+def _check_plain(model: nn.Module, pruned: _Pruned) -> None:
+    """Refuse what something else than pruning computes too: it would not be a plain parameter afterwards."""
+    method = pruned.module._forward_pre_hooks[pruned.hook]
+    why = next((w for n in (pruned.name, f"{pruned.name}_orig") if (w := computed_by(model, n, besides=method))), "")
+    if why:
+        raise UnsupportedError(
+            f"cannot convert {pruned.name!r}: it is computed by, or is part of, {why} too.",
+            fix="remove that first (remove_parametrizations, remove_weight_norm …), or make the zeros permanent with "
+            "prune.remove",
+        )
 
 
 def _check(pruned: _Pruned) -> None:

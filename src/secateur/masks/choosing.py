@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Self
 
 import torch
@@ -76,8 +77,12 @@ def scores_of(
     return found
 
 
-def _checked_score(name: str, score: Tensor, weight: Tensor) -> Tensor:
+def _checked_score(name: str, score: object, weight: Tensor) -> Tensor:
     """One weight's scores as real floating-point numbers, if they fit the weight."""
+    if not isinstance(score, Tensor):
+        raise InvalidInputError(
+            f"the scores of {name!r} are no tensor.", found=type(score).__name__, fix="torch.as_tensor(scores)"
+        )
     if score.shape != weight.shape:
         raise ShapeError(
             f"the scores of {name!r} have another shape than the weight.",
@@ -90,7 +95,7 @@ def _checked_score(name: str, score: Tensor, weight: Tensor) -> Tensor:
             dtype=score.dtype,
             device=score.device,
         )
-    score = score.detach().to(weight.device)
+    score = score.detach().to_dense().to(weight.device)
     if not score.is_floating_point():
         return score.to(torch.float64)
     return score if score.itemsize > 1 else score.float()  # torch cannot compare floats of eight bits
@@ -123,7 +128,13 @@ def chosen_masks(
     candidates = {name: _Candidate.of(name, each, present.get(name), pattern) for name, each in scores.items()}
     units = {name: each.units for name, each in candidates.items()}
     # only an allocation that has sparsities of its own is ever asked without one
-    counts = allocation(units, sparsity)  # type: ignore[arg-type]
+    counts: object = allocation(units, sparsity)  # type: ignore[arg-type]
+    if not isinstance(counts, Mapping):
+        raise InvalidInputError(
+            "an allocation takes units by name and returns, by name, how many of them go.",
+            returned=type(counts).__name__,
+            fix="lambda units, sparsity: {name: each.num_units // 2 for name, each in units.items()}",
+        )
     return {name: each.without_lowest(counts, pattern) for name, each in candidates.items()}
 
 
@@ -160,23 +171,24 @@ class _Candidate:
     def without_lowest(self, counts: Mapping[str, int], pattern: Pattern) -> Tensor:
         """The mask without as many of the lowest units as the allocation says; what was zero before stays so."""
         count = counts.get(self.name)
-        if not isinstance(count, int) or not 0 <= count <= self.units.num_units:
+        if not isinstance(count, Integral) or not 0 <= count <= self.units.num_units:
             raise InvalidInputError(
                 f"the allocation gives no number of units to remove from {self.name!r}.",
                 count=count,
                 units=self.units.num_units,
             )
         try:
-            stay = pattern.choose(self.units.scores, count)
+            stay = pattern.choose(self.units.scores, int(count))
         except InvalidInputError as error:
             raise type(error)(f"cannot prune {self.name!r}: {error.problem}", fix=error.fix, **error.facts) from error
         if self.gone is not None and bool((stay & self.gone).any()):
             raise InfeasibleError(
-                f"{self.name!r} has more masked units than it would get, and zeros stay zero in a further call.",
+                f"{self.name!r} would keep units that are masked already, and zeros stay zero in a further call.",
                 masked=f"{int(self.gone.count_nonzero())} of {self.units.num_units}",
                 asked=count,
+                masked_but_kept=int((stay & self.gone).count_nonzero()),
                 pattern=pattern,
-                fix="a higher sparsity, or masks.remove() first",
+                fix="masks.remove() first" + (", or a higher sparsity" if pattern.sparsity is None else ""),
             )
         mask = pattern.expand(stay, self.units.shape)
         return mask if self.kept is None else mask & self.kept

@@ -28,8 +28,9 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
 
     Raises:
         InvalidInputError: A selector matches nothing, or nothing is left.
-        UnsupportedError: One of the parameters cannot be masked. Where nothing was included by name, weights that are
-            computed from others are left out instead, as long as any are left.
+        UnsupportedError: One of the parameters cannot be masked, or shares its memory with another parameter. Where
+            nothing was included by name, weights that are computed from others are left out instead, as long as any are
+            left.
     """
     first = {name: names[0] for names in tied_names(model).values() for name in names}
     dropped = set() if exclude is None else {first[n] for n in match(model, exclude)}
@@ -44,6 +45,7 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
         )
     for name in names:
         check_maskable(model, name)
+    _refuse_shared(model, set(names))
     return names
 
 
@@ -94,6 +96,32 @@ def unmaskable(tensor: Tensor) -> tuple[str, str] | None:
     if tensor.is_inference():
         return "it was made inside torch.inference_mode()", "make the model outside inference mode"
     return None
+
+
+def _refuse_shared(model: nn.Module, names: set[str]) -> None:
+    """Refuse parameters whose memory is that of other parameters, which would get zeros that no mask of theirs has."""
+    spans = sorted(
+        (str(parameter.device), parameter.data_ptr(), parameter.data_ptr() + parameter.nbytes, name)
+        for name, parameter in model.named_parameters()
+        if _has_a_span(parameter)
+    )
+    before = ("", 0, 0, "")
+    for span in spans:
+        (device, _, end, one), (own_device, start, _, other) = before, span
+        if device == own_device and start < end and not names.isdisjoint((one, other)):
+            raise UnsupportedError(
+                f"cannot mask {one!r}: {other!r} is another parameter in the same memory.",
+                fix="tie them as one parameter (a.weight = b.weight), or parameter.data = parameter.data.clone()",
+            )
+        before = max(before, span, key=lambda each: (each[0], each[2]))
+
+
+def _has_a_span(parameter: nn.Parameter) -> bool:
+    """Whether a parameter's entries are one stretch of memory, all of it its own."""
+    if nn.parameter.is_lazy(parameter) or parameter.is_meta or unmaskable(parameter) or _compat.is_fake(parameter):
+        return False
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    return 0 < parameter.numel() == reach
 
 
 def _refuse_computed(model: nn.Module, name: str) -> None:

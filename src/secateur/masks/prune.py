@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,6 +20,7 @@ from secateur.masks.eligible import Selectors, eligible_names, find
 from secateur.masks.slots import masked_parameters
 from secateur.patterns import PATTERNS, Pattern
 from secateur.scores import Score
+from secateur.scores._calls import how_to_call
 from secateur.surgery.refusals import refuse_call
 
 __all__ = ["prune_"]
@@ -110,7 +113,10 @@ def prune_(
 
 def _check_choices(score: object, allocation: object, pattern: object) -> None:
     """Refuse a score, an allocation or a pattern that is none, such as its name."""
-    if not callable(score) and not isinstance(score, Mapping):
+    line = how_to_call(score)
+    if line:
+        raise InvalidInputError("score= is a score that needs more than the weights.", fix=f"call it first: {line}")
+    if not (_takes_weights(score) if callable(score) else isinstance(score, Mapping)):
         raise InvalidInputError(
             "score= is a function of the weights by name, or a dict of scores by name.",
             score=repr(score)[:60],
@@ -128,6 +134,19 @@ def _check_choices(score: object, allocation: object, pattern: object) -> None:
             pattern=repr(pattern)[:60],
             there_are=", ".join(f"patterns.{each!r}" for each in PATTERNS.values()),
         )
+
+
+def _takes_weights(score: Callable[..., Any]) -> bool:
+    """Whether a function can be called with the weights alone, as far as its signature tells."""
+    try:
+        arguments = signature(score)
+    except (TypeError, ValueError):
+        return True
+    try:
+        arguments.bind({})
+    except TypeError:
+        return False
+    return True
 
 
 def _misfits(weights: Mapping[str, Tensor], pattern: Pattern, *, strict: bool) -> tuple[dict[str, str], dict[str, str]]:

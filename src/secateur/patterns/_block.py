@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from secateur._errors import InvalidInputError
-from secateur.patterns._checks import check_kept, undivided
+from secateur.patterns._checks import check_kept, is_count, undivided
 from secateur.patterns._norms import signed_norm
 from secateur.patterns._pattern import Pattern
 
@@ -51,7 +51,7 @@ class Block(Pattern):
     def __post_init__(self) -> None:
         """Check the sizes, and take a list for a tuple."""
         sizes = self.shape if isinstance(self.shape, tuple | list) else ()
-        if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+        if not sizes or not all(is_count(size) for size in sizes):
             raise InvalidInputError(
                 "the shape of a block is a tuple of positive sizes.", shape=self.shape, fix="patterns.Block((4, 4))"
             )

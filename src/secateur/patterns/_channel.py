@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateur.patterns._checks import check_kept, lacks_dim
+from secateur.patterns._checks import check_dim, check_kept, lacks_dim
 from secateur.patterns._norms import signed_norm
 from secateur.patterns._pattern import Pattern
 
@@ -28,6 +28,9 @@ class Channel(Pattern):
     Args:
         dim: The dim whose positions are the units; negative ones count from the end.
 
+    Raises:
+        InvalidInputError: `dim` is no whole number.
+
     Example:
         >>> rows = Channel(dim=0)
         >>> rows.reduce(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
@@ -38,6 +41,10 @@ class Channel(Pattern):
     """
 
     dim: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the dim."""
+        check_dim(self.dim, "Channel")
 
     def misfit(self, shape: torch.Size) -> str:
         """That the tensor has no such dim, if it has none."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
 from secateur._errors import InvalidInputError, ShapeError
 
-__all__ = ["check_kept", "lacks_dim", "undivided"]
+__all__ = ["check_dim", "check_kept", "is_count", "lacks_dim", "undivided"]
 
 
 def check_kept(kept: Tensor, num_units: int, shape: torch.Size) -> None:
@@ -20,6 +22,19 @@ def check_kept(kept: Tensor, num_units: int, shape: torch.Size) -> None:
             kept=tuple(kept.shape),
             units=num_units,
             shape=tuple(shape),
+        )
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number above 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def check_dim(dim: object, kind: str) -> None:
+    """Refuse a dim that is no whole number."""
+    if not isinstance(dim, Integral) or isinstance(dim, bool):
+        raise InvalidInputError(
+            "dim must be a whole number; negative ones count from the end.", pattern=kind, dim=repr(dim)
         )
 
 

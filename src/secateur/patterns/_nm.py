@@ -9,7 +9,7 @@ from torch import Tensor
 
 from secateur._errors import InfeasibleError, InvalidInputError, ShapeError
 from secateur._units import check_scores
-from secateur.patterns._checks import check_kept, lacks_dim, undivided
+from secateur.patterns._checks import check_dim, check_kept, is_count, lacks_dim, undivided
 from secateur.patterns._pattern import Pattern
 
 __all__ = ["NM"]
@@ -38,7 +38,7 @@ class NM(Pattern):
         dim: The dim along which neighbours form a group; negative ones count from the end.
 
     Raises:
-        InvalidInputError: Not ``0 < n < m``.
+        InvalidInputError: Not ``0 < n < m``, or `dim` is no whole number.
 
     Example:
         >>> pattern, score = NM(2, 4), torch.tensor([[0.1, 0.4, 0.2, 0.3, 9.0, 8.0, 7.0, 6.0]])
@@ -56,10 +56,11 @@ class NM(Pattern):
 
     def __post_init__(self) -> None:
         """Check that something is kept and something goes."""
-        if not (isinstance(self.n, int) and isinstance(self.m, int) and 0 < self.n < self.m):
+        if not (is_count(self.n) and is_count(self.m) and self.n < self.m):
             raise InvalidInputError(
                 "N:M keeps n of every m entries, 0 < n < m.", n=self.n, m=self.m, fix="patterns.NM(n=2, m=4)"
             )
+        check_dim(self.dim, "NM")
 
     @property
     def sparsity(self) -> float:

@@ -52,7 +52,9 @@ def chosen(model: nn.Module, include: Selectors, *, trained: bool = True) -> dic
             f"nothing in {type(inner).__name__} is left to score.",
             parameters=len(parameters),
             frozen=len(frozen),
-            fix="biases and norms are left out by default; include=['*'] takes all parameters",
+            fix="parameter.requires_grad_(True) first, or a score that needs no gradients"
+            if frozen
+            else "biases and norms are left out by default; include=['*'] takes all parameters",
         )
     return {name: parameters[name] for name in names}
 

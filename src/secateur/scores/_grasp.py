@@ -12,8 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from secateur._names import Selectors
 from secateur._passes import LossFunction, some_of, untouched
 from secateur._units import check_scores
+from secateur._wrappers import unwrapped
 from secateur.scores._chosen import chosen, precise, product
-from secateur.scores._means import Weights, gradients, mean_over_batches, mean_terms
+from secateur.scores._means import Weights, mean_over_batches, mean_terms
+from secateur.scores._reach import gradients
 
 __all__ = ["grasp"]
 
@@ -34,7 +36,8 @@ def grasp(
     with respect to the weights that are scored.
 
     Args:
-        model: The model, in the mode in which it is to be scored, of operations that can be differentiated twice.
+        model: The model, in the mode in which it is to be scored, of operations that can be differentiated twice. Of a
+            compiled one the loss function gets the model inside.
             Gradients, flags, random state and buffers are afterwards as they were.
         loss_fn: (model, batch) -> the loss, a scalar. The paper divides the logits by 200.
         batches: A list or a ``DataLoader``; batches count equally. They are gone through twice, so they are held in
@@ -62,6 +65,7 @@ def grasp(
         algorithm 1, with the sign turned.
     """
     weights = chosen(model, include)
+    model = unwrapped(model)  # what torch.compile makes of it has no second derivative either
     with untouched(model), sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention have no second derivative
         taken = list(some_of(batches, steps))
         gradient = mean_terms(model, weights, loss_fn, taken, None, lambda _, gradient: gradient)
@@ -87,4 +91,4 @@ def _hessian_product(loss: Tensor, weights: Weights, vector: Mapping[str, Tensor
         [vector[name].to(each.dtype) for name, each in first.items()],
         allow_unused=True,
     )
-    return {name: precise(each) for name, each in zip(weights, found, strict=True) if each is not None}
+    return {name: precise(each.to_dense()) for name, each in zip(weights, found, strict=True) if each is not None}

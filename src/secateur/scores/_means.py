@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from secateur._errors import InvalidInputError
 from secateur._passes import LossFunction, loss_on, some_of, untouched
 from secateur.scores._chosen import precise
+from secateur.scores._reach import gradients
 
-__all__ = ["Weights", "gradients", "mean_over_batches", "mean_terms"]
+__all__ = ["Weights", "mean_over_batches", "mean_terms"]
 
 Weights = Mapping[str, nn.Parameter]
 """The weights that are scored, by first dotted names."""
@@ -88,12 +89,6 @@ def mean_terms(
             fix="the loss must be computed from what the model that is passed to the loss function returns",
         )
     return {name: means[name] if name in means else _none(weight, term) for name, weight in weights.items()}
-
-
-def gradients(loss: Tensor, weights: Weights, *, create_graph: bool = False) -> dict[str, Tensor]:
-    """Gradients of a loss with respect to those weights on which it depends; ``.grad`` is not touched."""
-    found = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph, allow_unused=True)
-    return {name: each.to_dense() for name, each in zip(weights, found, strict=True) if each is not None}
 
 
 def _none(weight: Tensor, term: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateur._errors import HolderError, InvalidInputError, ShapeError
+from secateur._errors import HolderError, InvalidInputError, ShapeError, UnsupportedError
 from secateur._names import Selectors
 from secateur._units import check_scores
 from secateur.scores._chosen import chosen, precise, product
@@ -56,7 +56,7 @@ class Movement:
     def __init__(
         self, model: nn.Module, optimizer: Optimizer | Iterable[Optimizer], *, include: Selectors = None
     ) -> None:
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        optimizers = _listed(optimizer)
         self._weights = chosen(model, include)
         self._held = {id(each): self._held_by(each) for each in optimizers}
         missing = self._weights.keys() - {name for names in self._held.values() for name in names}
@@ -104,8 +104,12 @@ class Movement:
             state: From `state_dict`.
 
         Raises:
-            InvalidInputError: It is of other weights. Nothing is changed then.
+            InvalidInputError: It is no such state, or of other weights. Nothing is changed then.
         """
+        if not isinstance(state, Mapping) or not {"num_steps", "scores"} <= state.keys():
+            raise InvalidInputError(
+                "this is no saved movement.", found=type(state).__name__, fix="movement.state_dict()"
+            )
         saved: dict[str, Tensor] = state["scores"]
         if {n: s.shape for n, s in saved.items()} != {n: s.shape for n, s in self._sums.items()}:
             raise InvalidInputError(
@@ -116,6 +120,17 @@ class Movement:
         for name, total in self._sums.items():
             total.copy_(saved[name])
         self.num_steps = state["num_steps"]
+
+    def __getstate__(self) -> object:
+        """Refuse to be copied or pickled: the copy would listen to nothing.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "a Movement cannot be copied or pickled: it listens to one optimizer.",
+            fix="state_dict() is saved; Movement(model, optimizer).load_state_dict(…) goes on from it",
+        )
 
     def __enter__(self) -> Self:
         """Listen until the block ends."""
@@ -172,3 +187,13 @@ class Movement:
                 moved = product(precise(weight), precise(weight.grad.to_dense()))
                 total -= moved if scale is None else moved / scale
         self.num_steps += 1
+
+
+def _listed(optimizers: object) -> list[Optimizer]:
+    """One or several optimizers as a list, if they are optimizers."""
+    found: list[Optimizer] = []
+    for each in optimizers if isinstance(optimizers, Iterable) else [optimizers]:
+        if not isinstance(each, Optimizer):
+            raise HolderError(f"{type(each).__name__} is not an optimizer.", fix="Movement(model, optimizer)")
+        found.append(each)
+    return found

@@ -18,6 +18,7 @@ from secateur._passes import Inputs, call_with, in_double, untouched
 from secateur._units import lowest, lowest_counts
 from secateur._wrappers import unwrapped
 from secateur.scores._chosen import chosen
+from secateur.scores._reach import refuse_hidden
 
 __all__ = ["synflow"]
 
@@ -162,6 +163,8 @@ def _flow(
             fix="inputs=lambda model: model(ones).logits picks the output that counts",
         )
     slopes = torch.autograd.grad(flow, list(weights.values()), allow_unused=True)
+    if any(slope is None for slope in slopes):
+        refuse_hidden(flow)
     scores = {
         name: torch.zeros_like(weight) if slope is None else (weight.detach() * slope).abs_()
         for (name, weight), slope in zip(weights.items(), slopes, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ def wanda(
     The norm of input feature j is over all rows (examples, tokens) of all batches. A convolution is read as the matrix
     product over patches that it is: the norm is that of what the entry of the kernel is multiplied with, over all
     places where the kernel is laid. The paper compares the weights of one output: with ``patterns.NM(n, m)`` and m the
-    number of inputs each output keeps the same number.
+    number of inputs each output keeps the same number. A subclass of such a layer is taken to multiply its weight with
+    its first argument as it is.
 
     Args:
         model: The model, in the mode in which it is to be scored; weights may be frozen. Flags, random state and
@@ -101,7 +103,7 @@ def _adding(name: str, found: dict[str, Tensor]) -> Callable[..., None]:
     """A hook that adds the squared norms of one call."""
 
     def add(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x = args[0] if args else kwargs["input" if "input" in kwargs else "x"]
+        x = args[0] if args else kwargs[next(iter(signature(module.forward).parameters))]
         squares = _squares(module, precise(x).abs().square())
         found[name] = found[name] + squares if name in found else squares
 

@@ -94,9 +94,19 @@ def restoring(
         names: First names of the parameters.
         optimizer: The optimizer.
         kept: What the snapshot holds of it.
+
+    Raises:
+        HolderError: The snapshot holds the state of none of the optimizer's parameters, but that of others.
     """
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = groups_of(optimizer)
+    if kept.state and not any(name_of.get(number) in kept.state for number in groups):
+        raise HolderError(
+            "the snapshot holds the state of another optimizer's parameters.",
+            snapshot=", ".join(list(kept.state)[:8]),
+            optimizer=", ".join([name for number, name in name_of.items() if number in groups][:8]),
+            fix="pass optimizers in the order in which the snapshot was taken",
+        )
     for parameter in _keepers(model, names, optimizer):
         group, present = groups[id(parameter)], optimizer.state.get(parameter)
         state = _placed(kept.state.get(name_of.get(id(parameter), ""), {}), parameter, group)

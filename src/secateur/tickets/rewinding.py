@@ -15,10 +15,11 @@ from secateur.masks import Masks
 from secateur.masks.commit import Optimizers, check_held, listed
 from secateur.masks.eligible import Selectors
 from secateur.surgery.refusals import refuse_call
+from secateur.tickets.nested import owned
 from secateur.tickets.optimizers import clearing, restoring
 from secateur.tickets.snapshot import Schedulers, Snapshot, check_snapshot, listed_schedulers
 
-__all__ = ["rewind_", "rewind_learning_rate_"]
+__all__ = ["prepared", "rewind_", "rewind_learning_rate_"]
 
 
 def rewind_(
@@ -72,21 +73,50 @@ def rewind_(
         Frankle, Carbin 2019, "The lottery ticket hypothesis", section 1 (to initialisation); Frankle et al. 2020,
         "Linear mode connectivity and the lottery ticket hypothesis", section 2 (to step k).
     """
+    prepared(
+        model,
+        snapshot,
+        listed(optimizer),
+        include=include,
+        exclude=exclude,
+        buffers=buffers,
+        state=state,
+        random_state=random_state,
+    )()
+
+
+def prepared(
+    model: nn.Module,
+    snapshot: Snapshot,
+    optimizers: Sequence[Optimizer],
+    *,
+    include: Selectors = None,
+    exclude: Selectors = None,
+    buffers: bool = False,
+    state: bool = False,
+    random_state: bool = False,
+) -> Callable[[], None]:
+    """Check all that `rewind_` checks, and return the call that rewinds; the arguments are those of `rewind_`."""
     refuse_call()
     refuse_model(model)
-    model, optimizers = unwrapped(model), listed(optimizer)
+    model = unwrapped(model)
     check_snapshot(snapshot)
     snapshot.check_fits(model, buffers=buffers)
     check_held(model, {}, optimizers)
     _check_kept(snapshot, optimizers if state else (), random_state=random_state)
     names = _chosen(model, include, exclude)
+    _refuse_unwritable(model, names, snapshot.buffers if buffers else ())
     edits = list(_state_edits(model, names, optimizers, snapshot, state=state))
-    _copy_(model, names, snapshot, buffers=buffers)
-    Masks(model).apply_()
-    for edit in edits:
-        edit()
-    if random_state:
-        _set_random_state(snapshot)
+
+    def rewind() -> None:
+        _copy_(model, names, snapshot, buffers=buffers)
+        Masks(model).apply_()
+        for edit in edits:
+            edit()
+        if random_state:
+            _set_random_state(snapshot)
+
+    return rewind
 
 
 def rewind_learning_rate_(snapshot: Snapshot, optimizer: Optimizers, scheduler: Schedulers = None) -> int:
@@ -105,7 +135,8 @@ def rewind_learning_rate_(snapshot: Snapshot, optimizer: Optimizers, scheduler: 
 
     Raises:
         InvalidInputError: There is no snapshot, or it was taken without the optimizer or the scheduler.
-        HolderError: The optimizer is of another class or has other groups. Nothing is changed then.
+        HolderError: The optimizer or the scheduler is of another class, or the optimizer has other groups. Nothing is
+            changed then.
 
     Example:
         >>> layer = nn.Linear(4, 2)
@@ -128,10 +159,11 @@ def rewind_learning_rate_(snapshot: Snapshot, optimizer: Optimizers, scheduler: 
             passed=f"{len(optimizers)} optimizers, {len(schedulers)} schedulers",
             fix="Snapshot.of(model, optimizer, scheduler=scheduler), and the same ones here",
         )
+    snapshot.check_schedulers(schedulers)
     for one, kept in zip(optimizers, snapshot.optimizers, strict=True):
         kept.restore_options_(one)
     for one, its_state in zip(schedulers, snapshot.schedulers, strict=True):
-        one.load_state_dict(its_state)
+        one.load_state_dict(owned(its_state))  # schedulers keep what they are given
     return snapshot.step
 
 
@@ -153,18 +185,29 @@ def _check_kept(snapshot: Snapshot, optimizers: Sequence[Optimizer], *, random_s
 
 
 def _chosen(model: nn.Module, include: Selectors, exclude: Selectors) -> list[str]:
-    """First names of the parameters to rewind, if they can be written to."""
+    """First names of the parameters to rewind."""
     names = tied_names(model)
     meant = set(names) if include is None else set(match(model, include))
     out = set() if exclude is None else set(match(model, exclude))
-    chosen = [first for first, every in names.items() if meant.intersection(every) and not out.intersection(every)]
-    for name in chosen:
-        if model.get_parameter(name).is_inference():
+    return [first for first, every in names.items() if meant.intersection(every) and not out.intersection(every)]
+
+
+def _refuse_unwritable(model: nn.Module, parameters: Iterable[str], buffers: Iterable[str]) -> None:
+    """Refuse tensors that torch would not write to."""
+    own: dict[str, Tensor] = {name: model.get_parameter(name) for name in parameters}
+    own |= {name: buffer for name, buffer in model.named_buffers() if name in set(buffers)}
+    for name, tensor in own.items():
+        if tensor.is_inference():
             raise UnsupportedError(
                 f"cannot rewind {name!r}: it was made inside torch.inference_mode().",
                 fix="make the model outside inference mode",
             )
-    return chosen
+        if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise UnsupportedError(
+                f"cannot rewind {name!r}: several of its entries are one place in memory.",
+                strides=tensor.stride(),
+                fix="a tensor of its own instead of an expanded one: tensor.clone()",
+            )
 
 
 def _state_edits(

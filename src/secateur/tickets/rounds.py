@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor, nn
@@ -66,9 +67,9 @@ def geometric(sparsity: float, rounds: int) -> list[float]:
         [0.0, 0.5, 0.75, 0.875]
     """
     check_sparsity(sparsity)
-    if not isinstance(rounds, int) or rounds < 1:
+    if not isinstance(rounds, Integral) or rounds < 1:
         raise InvalidInputError("rounds is the number of prunings, at least 1.", rounds=repr(rounds))
-    return [1.0 - (1.0 - sparsity) ** (number / rounds) for number in range(rounds)] + [float(sparsity)]
+    return [1.0 - (1.0 - sparsity) ** (number / int(rounds)) for number in range(rounds)] + [float(sparsity)]
 
 
 def imp_(
@@ -114,7 +115,8 @@ def imp_(
         Everything that training, `prune_` and `rewind` change.
 
     Raises:
-        InvalidInputError: No sparsities, one outside [0, 1), one that falls, or no snapshot. Nothing is changed then.
+        InvalidInputError: No sparsities, one outside [0, 1), one that falls, a function that is none, or no snapshot.
+            Nothing is changed then.
         ShapeError: The snapshot was taken of another architecture. Nothing is changed then.
         SecateurError: The errors of `prune_`; rounds before have been trained then.
 
@@ -128,10 +130,12 @@ def imp_(
         Frankle, Carbin 2019, "The lottery ticket hypothesis: finding sparse, trainable neural networks", section 1
         and appendix B; Frankle et al. 2020, "Linear mode connectivity and the lottery ticket hypothesis", algorithm 1.
     """
-    _check_rounds(train, sparsities)
+    _check_calls(train=train, rewind=rewind, after_round=after_round or print)
+    _check_rounds(sparsities)
     start = Snapshot.of(model) if snapshot is None else snapshot
     check_snapshot(start)
     start.check_fits(unwrapped(model), buffers=False)
+    include, exclude = _lasting(include), _lasting(exclude)
     rounds = []
     for number, sparsity in enumerate(sparsities):
         masks = prune_(
@@ -152,10 +156,22 @@ def imp_(
     return rounds
 
 
-def _check_rounds(train: object, sparsities: Sequence[float]) -> None:
+def _check_calls(**functions: object) -> None:
+    """Refuse what cannot be called, before the first round needs it."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise InvalidInputError(f"{name}= is a function.", found=type(function).__name__, fix=_SIGNATURES[name])
+
+
+_SIGNATURES = {
+    "train": "train(model) trains the model for one round",
+    "rewind": "rewind(model, snapshot), such as secateur.tickets.rewind_",
+    "after_round": "after_round(round) is called with each secateur.tickets.Round",
+}
+
+
+def _check_rounds(sparsities: Sequence[float]) -> None:
     """Refuse rounds that cannot be carried out."""
-    if not callable(train):
-        raise InvalidInputError("train= is a function that trains the model.", found=type(train).__name__)
     if not isinstance(sparsities, Sequence) or not sparsities:
         raise InvalidInputError(
             "sparsities= has one number for each training.",
@@ -171,6 +187,11 @@ def _check_rounds(train: object, sparsities: Sequence[float]) -> None:
             falls=f"from {fall[0]:g} to {fall[1]:g}",
             fix="sorted(sparsities)",
         )
+
+
+def _lasting(selectors: Selectors) -> Selectors:
+    """Selectors that can be gone through once a round, also if they come from an iterator."""
+    return selectors if selectors is None or isinstance(selectors, str | type) else list(selectors)
 
 
 def _zeros(masks: Masks) -> dict[str, int]:

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
+from secateur._errors import HolderError, InvalidInputError, ShapeError, UnsupportedError
 from secateur._files import opened
 from secateur._wrappers import refuse_model, unwrapped
 from secateur.masks.commit import Optimizers, check_held, listed
@@ -26,6 +26,7 @@ Schedulers = Any
 
 _FORMAT = "secateur.snapshot.1"
 _KEY = "snapshot"
+_BY_NAME = ("parameters", "buffers", "random_state")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,7 @@ class Snapshot:
         schedulers: What the schedulers' ``state_dict`` returned, if they were given.
         random_state: Device -> state of torch's random numbers, if it was asked for.
         step: The training step at which it was taken.
+        scheduler_kinds: Names of the schedulers' classes.
 
     Example:
         >>> layer = nn.Linear(4, 2)
@@ -59,6 +61,7 @@ class Snapshot:
     schedulers: Sequence[Any] = ()
     random_state: Mapping[str, Tensor] = field(default_factory=dict)
     step: int = 0
+    scheduler_kinds: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -85,7 +88,8 @@ class Snapshot:
 
         Raises:
             InvalidInputError: `model` is no module.
-            UnsupportedError: A lazy parameter has no value yet, or a wrapper keeps the parameters in another form.
+            UnsupportedError: A parameter that is lazy or on meta has no value, or a wrapper keeps the parameters in
+                another form.
             HolderError: The optimizer was made for another model.
         """
         refuse_model(model)
@@ -94,14 +98,19 @@ class Snapshot:
         for name, parameter in model.named_parameters():
             if nn.parameter.is_lazy(parameter):
                 raise UnsupportedError(f"{name!r} has no value yet: it is lazy.", fix="run one forward pass first")
-        named = model.state_dict().keys()
+            if parameter.is_meta:
+                raise UnsupportedError(
+                    f"{name!r} has no value: it is on meta.", fix="model.to_empty(device=…), then initialise it"
+                )
+        named, schedulers = model.state_dict().keys(), listed_schedulers(scheduler)
         return cls(
             {name: owned(parameter) for name, parameter in model.named_parameters()},
             {name: owned(buffer) for name, buffer in model.named_buffers() if name in named},
             [OptimizerSnapshot.of(model, each) for each in optimizers],
-            [owned(each.state_dict()) for each in listed_schedulers(scheduler)],
+            [owned(each.state_dict()) for each in schedulers],
             _random_state(model) if random_state else {},
             step,
+            [type(each).__name__ for each in schedulers],
         )
 
     def check_fits(self, model: nn.Module, *, buffers: bool) -> None:
@@ -112,19 +121,36 @@ class Snapshot:
             buffers: Whether its buffers are to be rewound too.
 
         Raises:
-            ShapeError: The model has another tensor than the snapshot, or one of another shape.
+            ShapeError: The model has another tensor than the snapshot, one of another shape, or a real one where that
+                is complex.
         """
         named = model.state_dict().keys()
-        own = {n: p.shape for n, p in model.named_parameters()}
-        own |= {n: b.shape for n, b in model.named_buffers() if buffers and n in named}
-        kept = {n: t.shape for n, t in {**self.parameters, **(self.buffers if buffers else {})}.items()}
+        own: dict[str, Tensor] = dict(model.named_parameters())
+        own |= {n: b for n, b in model.named_buffers() if buffers and n in named}
+        kept = {**self.parameters, **(self.buffers if buffers else {})}
         for name in (*own, *kept):
-            if own.get(name) != kept.get(name):
+            mine, its = _form(own.get(name)), _form(kept.get(name))
+            if mine != its:
                 raise ShapeError(
                     f"the snapshot was taken of another architecture: {name!r} does not fit.",
-                    model=tuple(own[name]) if name in own else "no such tensor",
-                    snapshot=tuple(kept[name]) if name in kept else "no such tensor",
+                    model=mine,
+                    snapshot=its,
                     fix="take the snapshot of this model; for one that has been resized since, after the resize",
+                )
+
+    def check_schedulers(self, schedulers: Sequence[Any]) -> None:
+        """Refuse schedulers of other classes, most of which would take a state of any kind without a word.
+
+        Raises:
+            HolderError: One of them is of another class than the one that was kept.
+        """
+        for scheduler, kind in zip(schedulers, self.scheduler_kinds, strict=False):
+            if type(scheduler).__name__ != kind:
+                raise HolderError(
+                    "the snapshot holds another scheduler's state.",
+                    snapshot=kind,
+                    scheduler=type(scheduler).__name__,
+                    fix="pass schedulers of the same classes, in the order in which the snapshot was taken",
                 )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -142,7 +168,8 @@ class Snapshot:
         Raises:
             InvalidInputError: The file is no snapshot.
         """
-        return cls.from_content(*read(path, _KEY, _FORMAT, "secateur.tickets.Snapshot.save"))
+        tensors, header = read(path, _KEY, _FORMAT, "secateur.tickets.Snapshot.save")
+        return cls.from_content(tensors, header, path)
 
     def content(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a file and what its JSON header says about them."""
@@ -158,22 +185,34 @@ class Snapshot:
             "schedulers": to_json(list(self.schedulers), "schedulers", tensors),
             "random_state": to_json(dict(self.random_state), "random_state", tensors),
             "step": self.step,
+            "scheduler_kinds": list(self.scheduler_kinds),
         }
         return tensors, header
 
     @classmethod
-    def from_content(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Self:
-        """Undo `content`."""
-        found = {
-            key: from_json(header[key], tensors) for key in ("parameters", "buffers", "schedulers", "random_state")
-        }
-        optimizers = [OptimizerSnapshot(**each) for each in from_json(header["optimizers"], tensors)]
-        return cls(**found, optimizers=optimizers, step=header["step"])
+    def from_content(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any], path: str | PathLike[str]) -> Self:
+        """Undo `content`; the file from which both come is named in the error if something is missing."""
+        try:
+            found = {key: from_json(header[key], tensors) for key in ("schedulers", *_BY_NAME)}
+            found |= {key: dict(found[key]) for key in _BY_NAME}
+            optimizers = [OptimizerSnapshot(**each) for each in from_json(header["optimizers"], tensors)]
+            step, kinds = int(header["step"]), list(header["scheduler_kinds"])
+            return cls(**found, optimizers=optimizers, step=step, scheduler_kinds=kinds)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"{path} is damaged: its header and its tensors do not belong together.",
+                found=f"{type(error).__name__}: {error}"[:80],
+            ) from error
 
     def __repr__(self) -> str:
         """How much it holds, and of which step."""
         counts = {"parameters": self.parameters, "buffers": self.buffers, "optimizers": self.optimizers}
         return f"Snapshot: {', '.join(f'{len(each)} {key}' for key, each in counts.items())} at step {self.step}"
+
+
+def _form(tensor: Tensor | None) -> str:
+    """The shape of a tensor, and whether it is complex: what must agree for one to be copied into the other."""
+    return "no such tensor" if tensor is None else f"{tuple(tensor.shape)}{' complex' if tensor.is_complex() else ''}"
 
 
 def check_snapshot(found: object) -> None:

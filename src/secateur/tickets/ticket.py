@@ -15,7 +15,7 @@ from secateur.masks import Masks
 from secateur.masks.commit import Optimizers, listed, put_
 from secateur.masks.saving import from_state
 from secateur.masks.slots import empty
-from secateur.tickets.rewinding import rewind_
+from secateur.tickets.rewinding import prepared
 from secateur.tickets.snapshot import Snapshot, check_snapshot, read, write
 
 __all__ = ["Ticket"]
@@ -99,13 +99,12 @@ class Ticket:
             SecateurError: The others of `rewind_` and `Masks.from_dict`. Nothing is changed then.
         """
         refuse_model(model)
-        model, masks = unwrapped(model), self.masks
-        if rewind:
-            self.snapshot.check_fits(model, buffers=buffers)
-        put_(model, masks, listed(optimizer))
+        model, masks, optimizers = unwrapped(model), self.masks, listed(optimizer)
+        rewinding = prepared(model, self.snapshot, optimizers, buffers=buffers) if rewind else None
+        put_(model, masks, optimizers)
         empty(model, keep=masks)
-        if rewind:
-            rewind_(model, self.snapshot, optimizer, buffers=buffers)
+        if rewinding is not None:
+            rewinding()
         return Masks(model)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -126,7 +125,7 @@ class Ticket:
         """
         tensors, header = read(path, _KEY, _FORMAT, "secateur.tickets.Ticket.save")
         packed = {name.removeprefix(_MASKS): bits for name, bits in tensors.items() if name.startswith(_MASKS)}
-        return cls(packed, Snapshot.from_content(tensors, header))
+        return cls(packed, Snapshot.from_content(tensors, header, path))
 
     def sparsity(self) -> float:
         """Fraction of masked entries in the masked tensors together."""
