@@ -492,3 +492,19 @@ def test_masks_of_the_caller_are_not_kept() -> None:
     masks = Masks.from_dict(net, {"weight": mask})
     mask.fill_(True)
     assert torch.equal(masks["weight"], half((5, 6)))
+
+
+@pytest.mark.parametrize("kind", ["torch prune", "weight norm"])
+def test_weights_that_are_computed_are_listed_as_skipped_and_count(kind: str) -> None:
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
+    if kind == "torch prune":
+        torch.nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
+        name, maker = "0.weight_orig", "L1Unstructured"
+    else:
+        nn.utils.parametrizations.weight_norm(model[0])
+        name, maker = "0.parametrizations.weight.original1", "WeightNorm"
+    masks = prune_(model, sparsity=0.8)
+    assert f"it is part of {maker}" in masks.skipped[name]
+    assert name in repr(masks)
+    assert masks.sparsity() < 120 / 700
+    assert prune_(model, sparsity=0.9, exclude="0.*").skipped == {}

@@ -9,7 +9,7 @@ from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._names import Selectors, chosen_names, computed_by, match, owner_of, tied_names
 
-__all__ = ["Selectors", "check_maskable", "eligible_names", "find", "unmaskable"]
+__all__ = ["Selectors", "check_maskable", "eligible_names", "find", "left_out", "unmaskable"]
 
 
 def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> list[str]:
@@ -47,6 +47,25 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
         check_maskable(model, name)
     _refuse_shared(model, set(names))
     return names
+
+
+def left_out(model: nn.Module, exclude: Selectors) -> dict[str, str]:
+    """Weights that are not masked though nothing was said of them, since others are computed from them, and why.
+
+    Args:
+        model: The model.
+        exclude: Globs or module types that are left out on purpose.
+
+    Returns:
+        The reasons by first name.
+    """
+    dropped = set() if exclude is None else set(match(model, exclude))
+    made_by = {name: computed_by(model, name) for name in chosen_names(model, None) if name not in dropped}
+    return {
+        name: f"it is part of {maker}: secateur.interchange.from_torch_prune or remove_parametrizations first"
+        for name, maker in made_by.items()
+        if maker
+    }
 
 
 def find(model: nn.Module, name: str) -> nn.Parameter:
@@ -131,5 +150,6 @@ def _refuse_computed(model: nn.Module, name: str) -> None:
         raise UnsupportedError(
             f"cannot mask {name!r}: it is computed by, or is part of, {why}.",
             why="zeros in the parts of a computed weight are no zeros in the weight",
-            fix="remove the parametrization first (remove_parametrizations, prune.remove), then mask the plain weight",
+            fix="remove the parametrization first (remove_parametrizations, prune.remove), then mask the plain weight; "
+            "secateur.interchange.from_torch_prune keeps the zeros of torch.nn.utils.prune",
         )

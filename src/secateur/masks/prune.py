@@ -16,7 +16,7 @@ from secateur.allocation import ALLOCATIONS, Allocation, PerTensor, uniform
 from secateur.masks.choosing import chosen_masks, scores_of, sparsity_of
 from secateur.masks.collection import Masks
 from secateur.masks.commit import Optimizers, listed, put_
-from secateur.masks.eligible import Selectors, eligible_names, find
+from secateur.masks.eligible import Selectors, eligible_names, find, left_out
 from secateur.masks.slots import masked_parameters
 from secateur.patterns import PATTERNS, Pattern
 from secateur.scores import Score
@@ -100,6 +100,7 @@ def prune_(
     weights = {n: find(masks.model, n).detach() for n in eligible_names(masks.model, include, exclude)}
     masks.skipped, masks.remainders = _misfits(weights, pattern, strict=strict)
     weights = {name: weight for name, weight in weights.items() if name not in masks.skipped}
+    masks.skipped |= left_out(masks.model, exclude) if include is None else {}
     chosen = chosen_masks(
         scores_of(score, weights, tied_names(masks.model)),
         {name: mask.bits.dense for name, mask in masked_parameters(masks.model).items()},

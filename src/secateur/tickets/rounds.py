@@ -102,7 +102,8 @@ def imp_(
             optimizer that lives through all rounds;
             ``lambda model, snapshot: rewind_learning_rate_(snapshot, optimizer, scheduler)`` leaves the weights.
         score: See `prune_`.
-        allocation: How zeros are shared out: the same sparsity in every tensor, or ``allocation.global_`` …
+        allocation: How zeros are shared out: the same sparsity in every tensor, or ``allocation.global_`` …; a dict of
+            sparsities holds those that it names at the same sparsity in every round.
         pattern: See `prune_`.
         include: See `prune_`.
         exclude: See `prune_`.
