@@ -106,7 +106,8 @@ def _try(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, seed: in
     outcome.prunable = prunable_share(coupling)
     outcome.before, outcome.after = plan.parameters
     outcome.kept = list(plan.kept_whole)
-    trains(plan, copy.deepcopy(model), inputs)
+    other = copy.deepcopy(model)
+    trains(plan, other.train() if entry.only_in_training else other, inputs)
     try:
         _compare(outcome, entry, model, inputs, units, plan)
     except secateur.UnsupportedError as error:

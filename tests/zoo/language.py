@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.zoo.settings import OWN, SIZES
 
-__all__ = ["language_models", "logits", "model_of"]
+__all__ = ["language_models", "logits", "model_of", "token_pairs", "tokens"]
 
 _TEXT = [
     "bert",
@@ -159,8 +159,8 @@ _PAIRS = ["clip", "siglip", "chinese_clip", "altclip", "blip", "clipseg"]
 def language_models() -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[nn.Module], Any]]]:
     """Family, how to build the model, how to make its inputs."""
     for families, form, inputs in (
-        (_TEXT, "text", _tokens),
-        (_ENCODER_DECODER, "pairs of texts", _token_pairs),
+        (_TEXT, "text", tokens),
+        (_ENCODER_DECODER, "pairs of texts", token_pairs),
         (_VISION, "vision", _pixels),
         (_AUDIO, "audio", _sounds),
         (_PAIRS, "pair", _captions),
@@ -185,7 +185,7 @@ _HEADS = {
     "audio": ("SPEECH_SEQ_2_SEQ", "CTC", "AUDIO_CLASSIFICATION"),
     "pair": (),
     "bare": (),
-    "dense": ("SEMANTIC_SEGMENTATION", "KEYPOINT_DETECTION"),
+    "dense": ("SEMANTIC_SEGMENTATION", "UNIVERSAL_SEGMENTATION", "KEYPOINT_DETECTION"),
     "video": ("VIDEO_CLASSIFICATION",),
 }
 """Mappings of transformers in which a class is looked for, the first that has one."""
@@ -255,15 +255,15 @@ def _shrink(config: Any) -> None:
             setattr(config, name, value[: config.num_hidden_layers])
 
 
-def _tokens(model: nn.Module) -> dict[str, Tensor]:
+def tokens(model: nn.Module) -> dict[str, Tensor]:
     """Two sequences of eight tokens."""
     del model
     return {"input_ids": torch.randint(3, 90, (2, 8))}
 
 
-def _token_pairs(model: nn.Module) -> dict[str, Tensor]:
+def token_pairs(model: nn.Module) -> dict[str, Tensor]:
     """Sequences for an encoder and a decoder."""
-    return {**_tokens(model), "decoder_input_ids": torch.randint(3, 90, (2, 8))}
+    return {**tokens(model), "decoder_input_ids": torch.randint(3, 90, (2, 8))}
 
 
 def _pixels(model: Any) -> dict[str, Tensor]:
@@ -287,4 +287,4 @@ def _sounds(model: Any) -> dict[str, Tensor]:
 
 def _captions(model: nn.Module) -> dict[str, Tensor]:
     """An image and a caption."""
-    return {**_tokens(model), "pixel_values": torch.randn(2, 3, 32, 32, dtype=torch.float64)}
+    return {**tokens(model), "pixel_values": torch.randn(2, 3, 32, 32, dtype=torch.float64)}

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.zoo.language import logits, model_of
+from tests.zoo.language import model_of, token_pairs, tokens
+from tests.zoo.second_settings import SECOND
 from tests.zoo.timm_models import images
 
-__all__ = ["second_set"]
+__all__ = ["ONLY_IN_TRAINING", "second_set"]
 
-Row = tuple[
-    str, str, str, Callable[[], nn.Module], Callable[[nn.Module], Any], Callable[[Any], list[Tensor]] | None
-]
+Row = tuple[str, str, str, Callable[[], nn.Module], Callable[[nn.Module], Any], Callable[[Any], list[Tensor]] | None]
 """Suite, family, name, how to build the model, how to make its inputs, what is compared."""
 
 _TIMM: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -36,271 +35,182 @@ _TIMM: dict[str, tuple[str, int, dict[str, Any]]] = {
     "naflexvit": ("naflexvit_base_patch16_gap", 96, {"embed_dim": 96, "depth": 2, "num_heads": 4}),
     "pnasnet": ("pnasnet5large", 96, {}),
     "qwen3_vit": ("qwen3_vit_306m", 96, {"embed_dim": 96, "depth": 2, "num_heads": 4}),
-    "senet": ("legacy_seresnet18", 96, {}),
+    "legacy_senet": ("legacy_seresnet18", 96, {}),
     "vision_transformer_hybrid": ("vit_tiny_r_s16_p8_224", 224, {}),
     "vision_transformer_sam": (
         "samvit_base_patch16_224",
         224,
         {"embed_dim": 96, "depth": 4, "num_heads": 4, "global_attn_indexes": (1, 3), "window_size": 7},
     ),
-    "xception": ("legacy_xception", 96, {}),
+    "legacy_xception": ("legacy_xception", 96, {}),
 }
 """One small model of each module of timm that is left, its pixels and sizes of its own."""
 
-_LATENT = {
-    "kv_lora_rank": 16,
-    "q_lora_rank": 24,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "num_key_value_heads": 6,
-    "head_dim": 8,
-}
-"""Multi-head latent attention."""
+_SINGLE = frozenset(
+    [
+        *("afmoe", "axk1", "deepseek_v2", "deepseek_v4", "dots1", "ernie4_5_moe", "exaone_moe", "flex_olmo"),
+        *("glm4_moe", "granitemoehybrid", "granitemoeshared", "hunyuan_v1_moe", "jamba", "kimi_linear", "lfm2_moe"),
+        *("minimax", "nemotron_h", "phimoe", "qwen3_next", "xglm", "fsmt", "autoformer", "fastspeech2_conformer"),
+        *("llama4_text", "longcat_flash", "aimv2"),
+    ]
+)
+"""Architectures whose kernels or constants take single precision only, or whose code rounds to it on the way."""
 
-_MIXED = {"mamba_n_heads": 12, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 8}
-"""Mamba 2 beside attention."""
+ONLY_IN_TRAINING = frozenset({"reformer"})
+"""Architectures whose backward pass asks for training mode."""
 
-_TEXT: dict[str, dict[str, Any]] = {
-    "afmoe": {},
-    "apertus": {},
-    "axk1": {**_LATENT, "n_group": 2, "topk_group": 1, "mlp_layer_types": ["dense", "sparse"]},
-    "bailing_hybrid": {},
-    "bamba": {**_MIXED, "attn_layer_indices": [1]},
-    "bert-generation": {},
-    "cpmant": {},
-    "deberta": {},
-    "deepseek_v2": {**_LATENT, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
-    "deepseek_v4": {},
-    "diffllama": {},
-    "doge": {},
-    "dots1": {
-        **{"num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "n_routed_experts": 4},
-    },
-    "ernie4_5_moe": {},
-    "esm": {"vocab_size": 96, "pad_token_id": 1, "mask_token_id": 3, "position_embedding_type": "rotary"},
-    "exaone_moe": {},
-    "falcon_h1": {**_MIXED, "mamba_d_ssm": 96},
-    "falcon_mamba": {"state_size": 8, "time_step_rank": 4},
-    "flaubert": {"emb_dim": 48},
-    "flex_olmo": {},
-    "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1, "d_head": 8, "d_inner": 80, "n_head": 6},
-    "gemma3n_text": {
-        "hidden_size_per_layer_input": 8,
-        "intermediate_size": [80] * 4,
-        "num_hidden_layers": 4,
-        "num_kv_shared_layers": 2,
-        "laurel_rank": 8,
-        "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
-        "vocab_size_per_layer_input": 96,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-    },
-    "glm4_moe": {},
-    "gpt_bigcode": {},
-    "gpt_neox_japanese": {},
-    "granitemoehybrid": {**_MIXED, "layer_types": ["linear_attention", "full_attention"]},
-    "granitemoeshared": {},
-    "gte": {},
-    "hrm_text": {},
-    "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
-    "jamba": {"mamba_d_state": 8, "mamba_dt_rank": 4, "attn_layer_offset": 1, "attn_layer_period": 2},
-    "jetmoe": {},
-    "jina_embeddings_v3": {},
-    "kimi_linear": {
-        **_LATENT,
-        "q_lora_rank": None,
-        "linear_head_dim": 8,
-        "linear_num_heads": 6,
-        "layer_types": ["linear_attention", "full_attention"],
-        "mlp_layer_types": ["dense", "sparse"],
-        "num_experts_per_token": 2,
-    },
-    "lfm2": {},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "llama4_text": {},
-    "longcat_flash": {
-        **_LATENT,
-        "ffn_hidden_size": 80,
-        "expert_ffn_hidden_size": 80,
-        "moe_topk": 2,
-        "zero_expert_num": 2,
-    },
-    "luke": {"entity_vocab_size": 20, "entity_emb_size": 16},
-    "mamba": {"state_size": 8, "time_step_rank": 4},
-    "mamba2": {"num_heads": 12, "head_dim": 8, "n_groups": 2, "state_size": 16, "chunk_size": 8},
-    "markuplm": {"max_depth": 8},
-    "minicpm3": {**_LATENT},
-    "minimax": {"block_size": 8},
-    "nanochat": {},
-    "nemotron_h": {},
-    "nomic_bert": {},
-    "olmo3": {},
-    "olmo_hybrid": {},
-    "openai-gpt": {},
-    "phimoe": {},
-    "qwen3_next": {},
-    "recurrent_gemma": {
-        "lru_width": 48,
-        "num_hidden_layers": 3,
-        "attention_window_size": 8,
-        "num_key_value_heads": 2,
-    },
-    "reformer": {
-        "is_decoder": True,
-        "attn_layers": ["local"],
-        "attention_head_size": 8,
-        "axial_pos_embds": False,
-        "local_attn_chunk_length": 4,
-        "feed_forward_size": 80,
-        "num_hidden_layers": 1,
-    },
-    "roberta-prelayernorm": {},
-    "roc_bert": {"pronunciation_vocab_size": 96, "shape_vocab_size": 96, "shape_embed_dim": 16},
-    "rwkv": {},
-    "vaultgemma": {},
-    "xglm": {"attention_heads": 6},
-    "xlm-roberta-xl": {},
-    "xlstm": {},
-    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
-    "yoso": {},
-    "zamba2": {
-        "layers_block_type": ["linear_attention", "hybrid"],
-        "num_hidden_layers": 2,
-        "n_mamba_heads": 12,
-        "mamba_headdim": 8,
-        "mamba_d_state": 16,
-        "attention_head_dim": 16,
-        "attention_hidden_size": 96,
-        "num_mem_blocks": 1,
-        "adapter_rank": 8,
-        "chunk_size": 8,
-        "num_key_value_heads": 6,
-    },
-}
-"""Architectures for text, and sizes of their own."""
+_OUTPUTS = (
+    *("logits", "logits_per_image", "class_queries_logits", "predicted_depth", "last_hidden_state", "audio_values"),
+    *("waveform", "waveforms", "spectrogram", "descriptors", "state_preds", "language_output"),
+)
+"""What a model is used for, the first that it has; what it returns besides is not compared."""
 
-_ENCODER_DECODER: dict[str, dict[str, Any]] = {
-    "fsmt": {"src_vocab_size": 96, "tgt_vocab_size": 96, "langs": ["en", "de"]},
-    "pegasus_x": {},
-    "seamless_m4t": {},
-    "t5gemma": {},
-}
-"""Those with an encoder and a decoder for text."""
 
-_WAVES = {
-    "conv_dim": (16, 16),
-    "conv_kernel": (5, 3),
-    "conv_stride": (4, 2),
-    "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 8,
-    "num_conv_pos_embedding_groups": 4,
-    "vocab_size": 32,
-}
-_STAGES = {"hidden_sizes": [16, 24, 32, 40], "depths": [1, 1, 1, 1]}
-_TEXT_SIDE = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
-_VISION_SIDE = {"image_size": 32, "patch_size": 8, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2}
+def second_set() -> Iterator[Row]:
+    """The whole set."""
+    for family, (name, pixels, own) in _TIMM.items():
+        yield "timm", family, name, _timm_model(name, own), images(pixels), None
+    for form, families in SECOND.items():
+        for family, own in families.items():
+            build = model_of(family, form, own, exact=family not in _SINGLE)
+            yield "transformers", family, family, build, _typed(_INPUTS.get(family, _INPUTS.get(form))), _used
 
-_VISION: dict[str, dict[str, Any]] = {
-    "aimv2_vision_model": {},
-    "conditional_detr": {"decoder_layers": 1, "encoder_layers": 1, "num_queries": 6},
-    "data2vec-vision": {},
-    "detr": {"decoder_layers": 1, "encoder_layers": 1, "num_queries": 6},
-    "dinov3_convnext": {**_STAGES},
-    "donut-swin": {"embed_dim": 24, "depths": [1, 1], "num_heads": [2, 4], "window_size": 2, "image_size": 32},
-    "glpn": {**_STAGES, "num_attention_heads": [1, 2, 4, 4], "decoder_hidden_size": 16},
-    "hgnet_v2": {},
-    "mgp-str": {"image_size": [32, 128], "num_bpe_labels": 40, "num_wordpiece_labels": 40},
-    "mlcd_vision_model": {},
-    "mobilevit": {"image_size": 64},
-    "mobilevitv2": {"image_size": 64},
-    "pixio": {},
-    "pixtral": {},
-    "pp_lcnet": {},
-    "radio": {},
-    "sam_vision_model": {
-        "window_size": 2,
-        "global_attn_indexes": [1],
-        "output_channels": 16,
-        "mlp_dim": 80,
-        "num_attention_heads": 6,
-    },
-    "sapiens2": {},
-    "swiftformer": {"depths": [1, 1, 1, 1], "embed_dims": [16, 24, 32, 40], "image_size": 64},
-    "vitdet": {},
+
+def _timm_model(name: str, own: dict[str, Any]) -> Callable[[], nn.Module]:
+    """Builds a model of timm, smaller than published where sizes are given."""
+
+    def build() -> nn.Module:
+        import timm
+
+        return timm.create_model(name, pretrained=False, **own).double()
+
+    return build
+
+
+def _used(result: Any) -> list[Tensor]:
+    """The output that a model is used for."""
+    for name in _OUTPUTS:
+        found = getattr(result, name, None)
+        if isinstance(found, Tensor):
+            return [found]
+        if isinstance(found, tuple) and found:
+            return [tensor for tensor in found if isinstance(tensor, Tensor)]
+    raise LookupError(f"no known output in {list(result)}")
+
+
+# ---- inputs
+
+Inputs = Callable[[Any], dict[str, Tensor]]
+
+
+def _typed(inputs: Inputs) -> Inputs:
+    """The inputs in the precision of the model."""
+
+    def made(model: nn.Module) -> dict[str, Tensor]:
+        dtype = next(parameter.dtype for parameter in model.parameters())
+        given = inputs(model)
+        return {name: value.to(dtype) if value.is_floating_point() else value for name, value in given.items()}
+
+    return made
+
+
+def _pixels(model: Any, name: str = "pixel_values") -> dict[str, Tensor]:
+    """One image of the size that the model asks for, of 64 pixels where it asks for none."""
+    size = getattr(model.config, "image_size", None) or 64
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return {name: torch.randn(1, 3, height, width)}
+
+
+def _video(model: Any) -> dict[str, Tensor]:
+    """Four images."""
+    return {"pixel_values": torch.randn(1, 4, *_pixels(model)["pixel_values"].shape[1:])}
+
+
+def _described(model: Any) -> dict[str, Tensor]:
+    """Two images of 32 pixels and two texts."""
+    return {**tokens(model), "pixel_values": torch.randn(2, 3, 32, 32)}
+
+
+def _wave(*shape: int, name: str = "input_values") -> Inputs:
+    """A sound, or a spectrogram of one."""
+    return lambda _: {name: torch.randn(shape)}
+
+
+def _spoken(inputs: Inputs) -> Inputs:
+    """A sound, and the text so far."""
+    return lambda model: {**inputs(model), "decoder_input_ids": torch.randint(3, 90, (1, 6))}
+
+
+def _with(**shapes: tuple[int, ...]) -> Inputs:
+    """Two texts, and random numbers between zero and one."""
+    return lambda model: {**tokens(model), **{name: torch.rand(shape) for name, shape in shapes.items()}}
+
+
+def _few_tokens(model: nn.Module) -> dict[str, Tensor]:
+    """One short text of a small vocabulary."""
+    del model
+    return {"input_ids": torch.randint(1, 30, (1, 8))}
+
+
+def _page(model: Any) -> dict[str, Tensor]:
+    """A text, where each word is, and the picture of the page."""
+    return {**_described(model), "bbox": torch.randint(0, 60, (2, 8, 1)).repeat(1, 1, 4)}
+
+
+def _patches(model: Any) -> dict[str, Tensor]:
+    """Two time series of as many channels as the model has."""
+    return {"past_values": torch.randn(2, 32, model.config.num_input_channels)}
+
+
+def _series(model: Any) -> dict[str, Tensor]:
+    """Two time series up to now, and how they went on."""
+    config = model.config
+    past = config.context_length + max(config.lags_sequence)
+    return {
+        "past_values": torch.randn(2, past),
+        "past_time_features": torch.randn(2, past, config.num_time_features),
+        "past_observed_mask": torch.ones(2, past),
+        "future_values": torch.randn(2, 8),
+        "future_time_features": torch.randn(2, 8, config.num_time_features),
+    }
+
+
+def _decisions(model: nn.Module) -> dict[str, Tensor]:
+    """Two episodes of five steps."""
+    del model
+    return {
+        "states": torch.randn(2, 5, 17),
+        "actions": torch.randn(2, 5, 4),
+        "returns_to_go": torch.randn(2, 5, 1),
+        "timesteps": torch.arange(5).repeat(2, 1),
+        "attention_mask": torch.ones(2, 5),
+    }
+
+
+_INPUTS: dict[str, Inputs] = {
+    "text": tokens,
+    "pairs of texts": token_pairs,
+    "vision": _pixels,
+    "dense": _pixels,
+    "video": _video,
+    "audio": _wave(1, 640),
+    "pair": _described,
+    **dict.fromkeys(("autoformer", "informer", "time_series_transformer"), _series),
+    **dict.fromkeys(("patchtst", "patchtsmixer"), _patches),
+    **dict.fromkeys(("dac", "encodec", "mimi"), _wave(1, 1, 1024)),
+    "parakeet_encoder": _wave(1, 64, 16, name="input_features"),
+    "speech_to_text": _spoken(_wave(1, 64, 16, name="input_features")),
+    "moonshine": _spoken(_wave(1, 2048)),
+    "univnet": lambda _: {"input_features": torch.randn(1, 16, 16), "noise_sequence": torch.randn(1, 16, 8)},
+    "wav2vec2-bert": _wave(1, 64, 32, name="input_features"),
+    "bros": _with(bbox=(2, 8, 4)),
+    "lxmert": _with(visual_feats=(2, 5, 20), visual_pos=(2, 5, 4)),
+    "visual_bert": _with(visual_embeds=(2, 5, 20)),
+    "imagegpt": tokens,
+    "perceiver": lambda model: {"inputs": torch.randn(2, 10, model.config.d_model)},
+    **dict.fromkeys(("fastspeech2_conformer", "vits"), _few_tokens),
+    **dict.fromkeys(("git", "vilt"), _described),
+    "layoutlmv3": _page,
+    "decision_transformer": _decisions,
 }
-_DENSE: dict[str, dict[str, Any]] = {
-    "superpoint": {},
-    "upernet": {},
-    "vitpose": {},
-    "vitmatte": {},
-}
-_VIDEO: dict[str, dict[str, Any]] = {
-    "timesformer": {"num_frames": 4},
-    "videomae": {"num_frames": 4},
-    "vivit": {"num_frames": 4, "tubelet_size": [2, 8, 8]},
-}
-_AUDIO: dict[str, dict[str, Any]] = {
-    "dac": {
-        "encoder_hidden_size": 8,
-        "decoder_hidden_size": 128,
-        "hidden_size": 128,
-        "downsampling_ratios": [2, 4, 8, 8],
-        "codebook_size": 16,
-        "codebook_dim": 4,
-        "n_codebooks": 2,
-    },
-    "encodec": {"num_filters": 4, "codebook_size": 16, "hidden_size": 32, "codebook_dim": 32},
-    "mimi": {
-        "num_filters": 4,
-        "hidden_size": 48,
-        "upsample_groups": 48,
-        "codebook_size": 16,
-        "codebook_dim": 16,
-        "vector_quantization_hidden_dimension": 16,
-        "num_quantizers": 3,
-        "num_key_value_heads": 6,
-    },
-    "moonshine": {
-        "encoder_num_hidden_layers": 1,
-        "decoder_num_hidden_layers": 1,
-        **dict.fromkeys(("encoder_num_attention_heads", "decoder_num_attention_heads"), 6),
-        **dict.fromkeys(("encoder_num_key_value_heads", "decoder_num_key_value_heads"), 6),
-    },
-    "parakeet_encoder": {"subsampling_conv_channels": 16},
-    "sew-d": {**_WAVES, "squeeze_factor": 2, "position_buckets": 16},
-    "speech_to_text": {"conv_channels": 32, "input_feat_per_channel": 16},
-    "univnet": {"model_hidden_channels": 8, "kernel_predictor_hidden_channels": 8, "model_in_channels": 8},
-    "wav2vec2-bert": {"vocab_size": 32, "feature_projection_input_dim": 32},
-    "wav2vec2-conformer": {**_WAVES, "conv_depthwise_kernel_size": 7},
-}
-_SERIES: dict[str, dict[str, Any]] = {
-    "autoformer": {"prediction_length": 8, "context_length": 16, "label_length": 4, "moving_average": 5},
-    "informer": {"prediction_length": 8, "context_length": 16},
-    "patchtsmixer": {"d_model": 16, "context_length": 32, "patch_length": 8, "patch_stride": 8},
-    "patchtst": {"context_length": 32, "patch_length": 8, "patch_stride": 8, "num_attention_heads": 4},
-    "time_series_transformer": {"prediction_length": 8, "context_length": 16},
-}
-_PAIRS: dict[str, dict[str, Any]] = {
-    "aimv2": {},
-    "align": {},
-    "groupvit": {},
-    "metaclip_2": {},
-    "owlvit": {},
-    "tipsv2": {},
-}
-_OTHERS: dict[str, dict[str, Any]] = {
-    "bros": {},
-    "decision_transformer": {"n_head": 2, "max_ep_len": 64},
-    "fastspeech2_conformer": {},
-    "git": {"vision_config": {**_VISION_SIDE, "num_attention_heads": 6}},
-    "imagegpt": {},
-    "layoutlmv3": {
-        **{"input_size": 32, "coordinate_size": 8, "shape_size": 8, "max_2d_position_embeddings": 64, "num_channels": 3},
-    },
-    "lxmert": {"l_layers": 1, "r_layers": 1, "x_layers": 1, "visual_feat_dim": 20},
-    "perceiver": {},
-    "vilt": {},
-    "visual_bert": {"visual_embedding_dim": 20},
-    "vits": {},
-}
-"""Architectures for images and sounds, with sizes of their own."""
+"""Inputs by the form, and by the architecture where it takes others."""
