@@ -94,3 +94,25 @@ def test_running_leaves_no_trace() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(model[1].running_mean, statistics[plan.keep["1.running_mean"][0]])
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class LegacyScale(nn.Module):
+    """Makes a tensor of a size by a constructor of old, which no mode of torch sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.width = 2, 8
+        self.stem, self.head = nn.Linear(4, 16), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x).view(-1, self.heads, self.width)
+        return self.head(torch.relu(y / torch.IntTensor([self.width])[0].to(y.dtype).sqrt()).sum(-1))
+
+
+def test_a_size_in_a_tensor_made_by_an_old_constructor_is_refused_and_undone() -> None:
+    model, x = LegacyScale().double(), torch.randn(2, 4, dtype=torch.float64)
+    before = model.state_dict()
+    with pytest.raises(UnsupportedError, match=r"a size became a value, aten.lift_fresh: \[8.0\] -> \[4.0\]"):
+        shrink_(model, x, sparsity=0.5)
+    assert model.width == 8
+    assert all(tensor.shape == before[name].shape for name, tensor in model.state_dict().items())

@@ -15,7 +15,7 @@ DATA = (math.nan,)
 
 
 def scalars_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> tuple[float, ...]:
-    """The floating-point scalars of one op, those included that torch computes from a size itself.
+    """The floating-point scalars of one op, those included that torch computes from a size, or makes a tensor of.
 
     Args:
         name: The op without overload.
@@ -31,9 +31,13 @@ def scalars_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     given = tuple(value for value in (*args, *kwargs.values()) if type(value) is float)
     if "scaled_dot_product" in name and kwargs.get("scale") is None:
         given += (float(args[0].shape[-1]) ** -0.5,)
-    if name == "aten.lift_fresh" and out.dim() == 0 and out.is_floating_point() and type(out).__name__ != "FakeTensor":
-        given += (float(out),)
+    if name == "aten.lift_fresh" and out.numel() <= _FEW and type(out).__name__ != "FakeTensor" and not out.is_complex():
+        given += tuple(map(float, out.flatten().tolist()))
     return given
+
+
+_FEW = 16
+"""So many numbers written into a tensor may be sizes; longer ones are tables."""
 
 
 def are_close(old: Iterable[float], new: Iterable[float]) -> bool:
