@@ -1,12 +1,14 @@
 """Every method of sparse training with every optimizer: counts, zeros, fresh state, resuming, and nothing left behind.
 
-The rows come from the tables of methods and of optimizers, so that a new one of either is held to this by itself.
+The rows come from the tables of methods and of optimizers, so that a new one of either is held to this by itself. The
+usual optimizers meet every method in every test; each of the others meets one, another one in each test. All others of
+the product are slow, by their number.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -22,15 +24,21 @@ from tests.dst.methods import END, changes, make
 from tests.masks.oracles import LEFT_ALONE, bits, carried_over, is_zero, moments, nonzero_names, snapshot
 
 MOVING = [name for name in METHODS if changes(name)]
-GROWING = [name for name in MOVING if name != "gradual"]
 BY_GRADIENT = ["rigl", "granet"]
 USUAL = ["SGD-momentum-foreach", "AdamW-amsgrad-fused", "Adam-loop", "RMSprop-centered-foreach", "Adafactor-foreach"]
 
 by_method = pytest.mark.parametrize("method", METHODS)
 
 
-def by_case(wanted: Callable[[OptimizerCase], bool] = lambda case: True) -> Any:
-    return pytest.mark.parametrize("case", [case for case in CASES if wanted(case)], ids=lambda case: case.name)
+def by_pair(methods: Iterable[str], *, turn: int, wanted: Callable[[OptimizerCase], bool] = lambda case: True) -> Any:
+    """Parametrize over the product of the tables; `turn` says which method an optimizer meets that is not usual."""
+    pairs = []
+    for number, case in enumerate(filter(wanted, CASES)):
+        for place, method in enumerate(names := list(methods)):
+            meets = case.name in USUAL or place == (number + turn) % len(names)
+            name = f"{case.name}-{method}"
+            pairs.append(pytest.param(case, method, id=name, marks=() if meets else pytest.mark.slow))
+    return pytest.mark.parametrize(("case", "method"), pairs)
 
 
 def usual() -> Any:
@@ -45,8 +53,7 @@ def begun(case: OptimizerCase, method: str, *, steps_before: int = 2, **options:
     return problem, optimizer, make(method, problem.model, optimizer, **options)
 
 
-@by_method
-@by_case()
+@by_pair(METHODS, turn=0)
 def test_zeros_and_counts_hold_through_all_changes(case: OptimizerCase, method: str) -> None:
     problem, optimizer, training = begun(case, method)
     layers: list[dict[str, int]] = []
@@ -64,8 +71,7 @@ def test_zeros_and_counts_hold_through_all_changes(case: OptimizerCase, method: 
         assert layers[0] == layers[-1]
 
 
-@pytest.mark.parametrize("method", MOVING)
-@by_case()
+@by_pair(MOVING, turn=1)
 def test_what_changes_is_fresh_and_all_else_keeps_every_bit(case: OptimizerCase, method: str) -> None:
     problem, optimizer, training = begun(case, method)
     case.train(problem.model, optimizer, problem, [0])
@@ -94,8 +100,7 @@ def test_what_changes_is_fresh_and_all_else_keeps_every_bit(case: OptimizerCase,
     assert num_changed
 
 
-@pytest.mark.parametrize("method", BY_GRADIENT)
-@by_case(lambda case: not case.needs_closure)
+@by_pair(BY_GRADIENT, turn=0, wanted=lambda case: not case.needs_closure)
 def test_growth_takes_the_largest_dense_gradients_summed_over_micro_batches(case: OptimizerCase, method: str) -> None:
     problem, optimizer, training = begun(case, method)
     case.train(problem.model, optimizer, problem, [0])
@@ -121,8 +126,7 @@ def test_growth_takes_the_largest_dense_gradients_summed_over_micro_batches(case
     assert any(bool((after & ~before[name]).any()) for name, after in training.masks.items())
 
 
-@by_method
-@by_case()
+@by_pair(METHODS, turn=2)
 def test_resumed_training_equals_the_uninterrupted_one(case: OptimizerCase, method: str) -> None:
     problem, optimizer, training = begun(case, method)
     case.train(problem.model, optimizer, problem, range(5))  # two changes are over, and one is next

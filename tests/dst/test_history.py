@@ -66,11 +66,14 @@ def test_dead_positions_are_counted_in_any_shape(mask: torch.Tensor, dead: tuple
     assert (history[0].num_dead_rows, history[0].num_dead_columns) == dead
 
 
-def test_weight_that_was_resized_starts_over() -> None:
-    history = told()
-    history.add(30, {"w": bits(THIRD).packed}, {"w": bits(torch.ones(40, 3, dtype=torch.bool))}, ())
-    layer = history[-1].layers["w"]
-    assert (layer.num_ever_kept, layer.num_kept_from_start, layer.num_grown) == (120, 120, 0)
+@pytest.mark.parametrize("shape", [(40, 3), (3, 2), (2, 2)], ids=str)
+def test_weight_that_was_resized_starts_over(shape: tuple[int, int]) -> None:
+    history, all_kept = told(), torch.ones(shape, dtype=torch.bool)
+    others = all_kept.clone()
+    others[0, 0] = False
+    history.add(30, {"w": bits(others).packed}, {"w": bits(all_kept)}, ())
+    layer, size = history[-1].layers["w"], all_kept.numel()
+    assert (layer.num_ever_kept, layer.num_kept_from_start, layer.num_grown, layer.num_dropped) == (size, size, 1, 0)
 
 
 def test_state_is_plain_and_goes_on_where_it_stood() -> None:

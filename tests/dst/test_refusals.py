@@ -26,6 +26,7 @@ def refused(error: type[Exception], match: str, model: nn.Module, attach: Any) -
     ("options", "match"),
     [
         ({"begin_step": 20}, "stop to change before they begin"),
+        ({"every": 11}, "never change"),
         ({"drop_fraction": 2.0}, "drop_fraction must be"),
         ({"every": 0}, "every must be"),
         ({"sparsity": 1.0}, "sparsity must be"),
@@ -35,7 +36,9 @@ def refused(error: type[Exception], match: str, model: nn.Module, attach: Any) -
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], match: str) -> None:
     model = net()
-    refused(InvalidInputError, match, model, lambda: RigL(model, **{"sparsity": 0.5, "end_step": 10, **options}))
+    refused(
+        InvalidInputError, match, model, lambda: RigL(model, **{"sparsity": 0.5, "every": 2, "end_step": 10, **options})
+    )
 
 
 @pytest.mark.parametrize("method", [GraNet, Gradual])

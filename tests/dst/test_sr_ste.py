@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from secateur import HolderError, InvalidInputError, Masks, ShapeError, UnsupportedError
+from secateur import HolderError, InvalidInputError, Masks, ShapeError, UnsupportedError, resize_
 from secateur.allocation import uniform
 from secateur.dst import SRSTE, RigL
 from tests.masks.oracles import bits, nonzero_names, snapshot
@@ -167,7 +167,7 @@ def test_removal_holds_the_masks_as_they_are() -> None:
     momentum = optimizer.state[model[0].weight]["momentum_buffer"]
     assert not bool(momentum[~masks["0.weight"]].any())
     assert training.step == 3
-    RigL(model, sparsity=0.5, end_step=10, allocation=uniform)
+    RigL(model, sparsity=0.5, every=2, end_step=10, allocation=uniform)
 
 
 def test_masks_stay_from_the_end_step_on() -> None:
@@ -220,6 +220,57 @@ def test_step_that_fails_half_way_does_no_harm() -> None:
         torch.testing.assert_close(model.get_parameter(name).detach(), expected)
 
 
+def test_nan_is_told_by_name_and_the_model_stays_sparse() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = SRSTE(model, optimizer)
+    before = dict(training.masks)
+    model(torch.randn(16, 8)).pow(2).mean().backward()
+    model[2].weight.grad[0, 0] = math.nan
+    with pytest.raises(InvalidInputError, match=r"the scores of '2\.weight': some are NaN"):
+        optimizer.step()
+    assert nonzero_names(model, before) == []
+    assert all(torch.equal(mask, before[name]) for name, mask in training.masks.items())
+
+
+def test_sparse_gradient_is_refused_before_anything_is_lifted() -> None:
+    table = nn.Embedding(12, 8, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    training = SRSTE(table, optimizer)
+    table(torch.randint(12, (5,))).pow(2).mean().backward()
+    with pytest.raises(UnsupportedError, match=r"'weight' is torch\.sparse_coo"):
+        optimizer.step()
+    assert nonzero_names(table, dict(training.masks)) == []
+
+
+@pytest.mark.parametrize("keep", [[0, 1, 2, 3, 8, 9, 10, 11], [2, 3, 7, 11]], ids=str)
+def test_masked_weights_follow_a_resize(keep: list[int]) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    training = SRSTE(model, optimizer)
+    for _ in range(3):
+        step(model, optimizer, torch.randn(16, 8))
+    weight, latent = model[2].weight.detach().clone(), training.state_dict()["latent"]["2.weight"]
+    cuts = ((model[0], "weight", 0), (model[0], "bias", 0), (model[2], "weight", 1))
+    for module, name, dim in cuts:
+        resize_(module, name, dim=dim, keep=keep, optimizer=optimizer)
+    assert torch.equal(model[2].weight, weight[:, keep])
+    assert torch.equal(training.state_dict()["latent"]["2.weight"], latent[:, keep])
+    step(model, optimizer, torch.randn(16, 8))
+    assert bool((training.masks["2.weight"].unflatten(1, (-1, 4)).sum(2) == 2).all())
+
+
+def test_resize_to_a_size_that_the_groups_do_not_fit_is_refused() -> None:
+    model = net()
+    training = SRSTE(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = snapshot(model)
+    with pytest.raises(HolderError, match=r"cannot go on with '2\.weight'(.|\n)*multiples of 4"):
+        resize_(model[2], "weight", dim=1, keep=range(10))
+    assert snapshot(model) == before
+    training.remove()
+    resize_(model[2], "weight", dim=1, keep=range(10))
+
+
 @pytest.mark.parametrize(
     ("error", "options", "match"),
     [
@@ -239,18 +290,49 @@ def test_wrong_settings_are_refused(error: type[Exception], options: dict[str, A
     assert snapshot(model) == before
 
 
-def test_several_optimizers_are_refused() -> None:
+def test_several_optimizers_train_as_one() -> None:
     model = net()
-    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (model[0], model[2])]
-    with pytest.raises(UnsupportedError, match=r"one optimizer(.|\n)*SGD, SGD"):
-        SRSTE(model, optimizers)
+    reference = ByHand(model, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, decay=0.05)
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9) for layer in (model[0], model[2])]
+    training = SRSTE(model, optimizers, decay=0.05)
+    for _ in range(4):
+        x = torch.randn(16, 8)
+        model.zero_grad()
+        model(x).pow(2).mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            assert nonzero_names(model, dict(training.masks)) == []
+        reference.step(x)
+        for name, expected in reference.masked().items():
+            torch.testing.assert_close(model.get_parameter(name).detach(), expected, rtol=1e-5, atol=1e-6)
+    assert training.step == 4
+
+
+def test_weights_stay_masked_where_the_first_is_trained_no_more() -> None:
+    model = net()
+    training = SRSTE(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    for _ in range(3):
+        step(model, optimizer, torch.randn(16, 8))
+        assert nonzero_names(model, dict(training.masks)) == []
+    assert training.step == 3
+
+
+def test_weights_that_the_pattern_does_not_fit_are_skipped_also_when_resumed() -> None:
+    model, other = (nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 5)) for _ in range(2))
+    training, its = SRSTE(model), SRSTE(other)
+    assert list(training.masks.skipped) == ["1.weight"]
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(16, 8))
+    its.load_state_dict(training.state_dict())
+    assert (its.step, its.masks == training.masks) == (1, True)
 
 
 def test_second_method_is_refused() -> None:
     model = net()
     SRSTE(model)
     with pytest.raises(HolderError, match="in the hands of SRSTE already"):
-        RigL(model, sparsity=0.9, end_step=10)
+        RigL(model, sparsity=0.9, every=2, end_step=10)
     with pytest.raises(HolderError, match="in the hands of SRSTE already"):
         SRSTE(model)
 
@@ -258,6 +340,6 @@ def test_second_method_is_refused() -> None:
 def test_state_of_something_else_is_refused() -> None:
     training = SRSTE(net())
     with pytest.raises(InvalidInputError, match="no state of SRSTE"):
-        training.load_state_dict(RigL(net(), sparsity=0.5, end_step=10).state_dict())
+        training.load_state_dict(RigL(net(), sparsity=0.5, every=2, end_step=10).state_dict())
     with pytest.raises(InvalidInputError, match="saved for other weights"):
         training.load_state_dict(SRSTE(nn.Linear(8, 8)).state_dict())

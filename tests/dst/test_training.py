@@ -12,9 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from secateur import Masks, patterns, prune_, scores
-from secateur.allocation import ALLOCATIONS, PerTensor, uniform
-from secateur.dst import METHODS, Gradual, GraNet, RigL, SparseTraining, gradient
-from secateur.schedules import CURVES
+from secateur.dst import METHODS, RigL, SparseTraining, gradient
 from tests.dst.methods import flat, make, net, step
 from tests.masks.oracles import bits, nonzero_names
 
@@ -183,7 +181,9 @@ def test_gradient_that_is_set_by_hand_is_read() -> None:
 def test_masks_that_the_model_has_already_are_the_start() -> None:
     model = net()
     before = dict(prune_(model, sparsity=0.8))
-    training = SparseTraining(model, sparsity=0.8, end_step=10, grow=gradient, start=scores.magnitude, allocation=_same)
+    training = SparseTraining(
+        model, sparsity=0.8, every=2, end_step=10, grow=gradient, start=scores.magnitude, allocation=_same
+    )
     assert all(torch.equal(mask, before[name]) for name, mask in training.masks.items())
 
 
@@ -203,6 +203,26 @@ def test_patterns_hold_through_all_changes(method: str, pattern: Any) -> None:
         optimizer.step()
         for mask in training.masks.values():
             assert torch.equal(pattern.expand(pattern.reduce(mask.float()) > 0, mask.shape), mask)
+
+
+@by_moving
+def test_weights_that_the_pattern_does_not_fit_are_skipped_also_when_resumed(method: str) -> None:
+    def convolution() -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(32, 9))
+
+    model, other = convolution(), convolution()
+    model[2].weight.requires_grad_(False)  # which does not matter, as it is skipped
+    training = make(method, model, pattern=patterns.Block((1, 1, 3, 3)))
+    assert list(training.masks.skipped) == ["2.weight"]
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, 4, 4)).pow(2).mean().backward()
+        optimizer.step()
+    its = make(method, other, pattern=patterns.Block((1, 1, 3, 3)))
+    its.load_state_dict(training.state_dict())
+    assert (list(its.history[-1].layers), its.masks == training.masks) == (["0.weight"], True)
+    assert list(copy.deepcopy(training).masks.skipped) == ["2.weight"]
 
 
 class Tied(nn.Module):
@@ -278,30 +298,6 @@ def test_lean_masks_are_the_same_masks() -> None:
             step(model, optimizer)
         found.append(([bits(p) for p in model.parameters()], flat(training).tolist()))
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("allocated", ALLOCATIONS.values(), ids=ALLOCATIONS)
-@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
-@pytest.mark.parametrize("method", [GraNet, Gradual])
-def test_rising_sparsity_has_the_exact_count_after_every_change(method: Any, curve: Any, allocated: Any) -> None:
-    model = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 31), nn.Tanh(), nn.Linear(31, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    training = method(
-        model, optimizer, sparsity=0.9, initial_sparsity=0.2, every=1, end_step=25, curve=curve, allocation=allocated
-    )
-    rising = curve(0.2, 0.9, begin_step=0, end_step=25)
-    last = dict.fromkeys(training.masks, 0)
-    for number in range(26):
-        sizes = {name: mask.numel() for name, mask in training.masks.items()}
-        zeros = {name: int((~mask).sum()) for name, mask in training.masks.items()}
-        if allocated is uniform or isinstance(allocated, PerTensor):
-            assert zeros == {name: round(rising(number) * size) for name, size in sizes.items()}
-        else:
-            assert sum(zeros.values()) == round(rising(number) * sum(sizes.values()))
-        assert all(zeros[name] >= last[name] for name in last)
-        last = zeros
-        step(model, optimizer)
-    assert training.next_step is None
 
 
 def test_layers_that_a_step_does_not_reach_stay_as_they_are() -> None:

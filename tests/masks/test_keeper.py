@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -486,16 +486,16 @@ class Listening:
     def note(self, call: str) -> None:
         self.calls.append((call, nonzero_names(self.model, self.masks) == []))
 
-    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+    def before_step(self, optimizer: Optimizer, held: Sequence[Mask], *, has_closure: bool) -> None:
         self.note(f"before {type(optimizer).__name__}{' with a closure' if has_closure else ''}")
 
-    def before_closure(self) -> None:
+    def before_closure(self, held: Sequence[Mask]) -> None:
         self.note("before closure")
 
-    def after_closure(self) -> None:
+    def after_closure(self, held: Sequence[Mask]) -> None:
         self.note("after closure")
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, held: Sequence[Mask]) -> None:
         self.note(f"after {type(optimizer).__name__}")
 
 

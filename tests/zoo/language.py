@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.heads import headed
 from tests.zoo.settings import OWN, SIZES
 
 __all__ = ["language_models", "logits", "model_of", "token_pairs", "tokens"]
@@ -171,7 +172,14 @@ def language_models() -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[
 
 def logits(result: Any) -> list[Tensor]:
     """What a model is used for; hidden states that it returns besides are not compared."""
-    for name in ("logits", "logits_per_image", "reconstruction", "predicted_depth", "last_hidden_state"):
+    for name in (
+        "logits",
+        "logits_per_image",
+        "reconstruction",
+        "predicted_depth",
+        "start_logits",
+        "last_hidden_state",
+    ):
         found = getattr(result, name, None)
         if isinstance(found, Tensor):
             return [found]
@@ -212,7 +220,7 @@ def model_of(family: str, form: str, own: Mapping[str, Any], *, exact: bool = Tr
         names = (*(f"MODEL_FOR_{head}_MAPPING" for head in _HEADS[form]), "MODEL_MAPPING")
         mapping = next(m for m in (getattr(modeling_auto, name) for name in names) if type(config) in m)
         found = mapping[type(config)]
-        model: nn.Module = (found[0] if isinstance(found, tuple) else found)(config)
+        model: nn.Module = headed(family, found[0] if isinstance(found, tuple) else found, config)
         return model.double() if exact else model
 
     return build

@@ -24,9 +24,9 @@ _TIMM: dict[str, tuple[str, int, dict[str, Any]]] = {
     "cpubone": ("cpubone_b0_bfrobust", 96, {}),
     "csatv2": ("csatv2", 512, {}),
     "cspnext": ("cspnext_tiny", 96, {}),
-    "deepseek_vit": ("deepseek_vit_412m", 112, {"embed_dim": 96, "depth": 2, "num_heads": 4}),
+    "deepseek_vit": ("deepseek_vit_412m", 112, {"embed_dim": 96, "depth": 2, "num_heads": 4, "num_classes": 7}),
     "efficientvim": ("efficientvim_m1", 224, {}),
-    "gemma4_vit": ("gemma4_vit_167m", 96, {"embed_dim": 96, "depth": 2, "num_heads": 4}),
+    "gemma4_vit": ("gemma4_vit_167m", 96, {"embed_dim": 96, "depth": 2, "num_heads": 4, "num_classes": 7}),
     "hieradet_sam2": ("hieradet_small", 96, {}),
     "iformer": ("iformer_t", 224, {}),
     "lcnetv2": ("lcnetv2_small", 96, {}),
@@ -34,7 +34,7 @@ _TIMM: dict[str, tuple[str, int, dict[str, Any]]] = {
     "mobilenetv5": ("mobilenetv5_base", 96, {}),
     "naflexvit": ("naflexvit_base_patch16_gap", 96, {"embed_dim": 96, "depth": 2, "num_heads": 4}),
     "pnasnet": ("pnasnet5large", 96, {}),
-    "qwen3_vit": ("qwen3_vit_306m", 96, {"embed_dim": 96, "depth": 2, "num_heads": 4}),
+    "qwen3_vit": ("qwen3_vit_306m", 96, {"embed_dim": 96, "depth": 2, "num_heads": 4, "num_classes": 7}),
     "legacy_senet": ("legacy_seresnet18", 96, {}),
     "vision_transformer_hybrid": ("vit_tiny_r_s16_p8_224", 224, {}),
     "vision_transformer_sam": (
@@ -60,8 +60,9 @@ ONLY_IN_TRAINING = frozenset({"reformer"})
 """Architectures whose backward pass asks for training mode."""
 
 _OUTPUTS = (
-    *("logits", "logits_per_image", "class_queries_logits", "predicted_depth", "last_hidden_state", "audio_values"),
-    *("waveform", "waveforms", "spectrogram", "descriptors", "state_preds", "language_output"),
+    *("logits", "logits_per_image", "class_queries_logits", "predicted_depth", "prediction_outputs", "state_preds"),
+    *("question_answering_score", "last_hidden_state", "audio_values", "waveform", "waveforms", "spectrogram"),
+    *("descriptors",),
 )
 """What a model is used for, the first that it has; what it returns besides is not compared."""
 

@@ -299,7 +299,7 @@ _OTHERS: dict[str, dict[str, Any]] = {
             "num_channels": 3,
         },
     },
-    "lxmert": {"l_layers": 1, "r_layers": 1, "x_layers": 1, "visual_feat_dim": 20},
+    "lxmert": {"l_layers": 1, "r_layers": 1, "x_layers": 1, "visual_feat_dim": 20, "num_qa_labels": 7},
     "perceiver": {
         **{"d_latents": 48, "num_latents": 8, "num_self_attends_per_block": 2},
         **{"num_cross_attention_heads": 6, "num_self_attention_heads": 6},

@@ -93,6 +93,9 @@ _TIMM = {
 }
 """One small model a family; a family is a module of timm."""
 
+_HEADLESS = frozenset({"eva"})
+"""Families whose model has no head unless one is asked for."""
+
 _TIMM_PIXELS = {"crossvit": 240, "swin_transformer_v2": 256}
 _ANY_SIZE = frozenset(
     [
@@ -137,16 +140,17 @@ def timm_models() -> Iterator[tuple[str, str, Callable[[], nn.Module], Callable[
     """Family, name, how to build the model, how to make its inputs."""
     for family, name in _TIMM.items():
         pixels = 96 if family in _ANY_SIZE else _TIMM_PIXELS.get(family, 224)
-        yield family, name, _timm_model(name), images(pixels)
+        own = {"num_classes": 7} if family in _HEADLESS else {}
+        yield family, name, _timm_model(name, **own), images(pixels)
 
 
-def _timm_model(name: str) -> Callable[[], nn.Module]:
-    """Builds a model of timm."""
+def _timm_model(name: str, **own: int) -> Callable[[], nn.Module]:
+    """Builds a model of timm, with settings of its own."""
 
     def build() -> nn.Module:
         import timm
 
-        return timm.create_model(name, pretrained=False).double()
+        return timm.create_model(name, pretrained=False, **own).double()
 
     return build
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +35,13 @@ class Chooser:
     pattern: Pattern
 
     def choose(
-        self, moment: Moment, kept: Mapping[str, Tensor], sparsity: float | None, fraction: float
+        self,
+        moment: Moment,
+        kept: Mapping[str, Tensor],
+        sparsity: float | None,
+        fraction: float,
+        *,
+        frozen: Collection[str] = (),
     ) -> dict[str, Tensor]:
         """Choose masks.
 
@@ -44,6 +50,7 @@ class Chooser:
             kept: The present masks, bool, by the same names.
             sparsity: Fraction of zeros from now on; None if every weight keeps as many as it has.
             fraction: Fraction of what each weight keeps that is exchanged, rounded; no more than it has masked units.
+            frozen: Names of weights in which nothing is exchanged: what is grown would stay 0.
 
         Returns:
             The masks of those weights that change, bool. Grown units were masked before; a weight that a rating has no
@@ -54,15 +61,15 @@ class Chooser:
         """
         units = {name: self._units(mask) for name, mask in kept.items()}
         drop = self._rated(self.drop, moment)
-        goals = {name: int(each.count_nonzero()) for name, each in units.items()}
-        if sparsity is not None:
-            goals = self._goals(kept, units, drop, sparsity, goals)
+        counts = {name: int(each.count_nonzero()) for name, each in units.items()}
+        goals = counts if sparsity is None else self._goals(kept, units, drop, sparsity, counts)
         grow = self._rated(self.grow, moment) if self.grow is not None and fraction > 0.0 else {}
         chosen = {}
         for name, present in units.items():
             if name in drop:
-                count = round(fraction * goals[name]) if name in grow else 0
-                new = _exchanged(present, goals[name], count, drop[name], grow.get(name), name)
+                count = round(fraction * goals[name]) if name in grow and name not in frozen else 0
+                surplus = counts[name] - goals[name]
+                new = _exchanged(present, goals[name], surplus, count, drop[name], grow.get(name), name)
                 if new is not None:
                     chosen[name] = self._mask(new, present, kept[name])
         return chosen
@@ -145,17 +152,15 @@ def rising(gone: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
     return counts
 
 
-def _exchanged(present: Tensor, goal: int, count: int, drop: Tensor, grow: Tensor | None, name: str) -> Tensor | None:
+def _exchanged(
+    present: Tensor, goal: int, surplus: int, count: int, drop: Tensor, grow: Tensor | None, name: str
+) -> Tensor | None:
     """The units after some have gone and some have come; None if it is the same ones."""
-    surplus = int(present.count_nonzero()) - goal
     count = min(count, present.numel() - goal - surplus, goal)
     if surplus + count == 0:
         return None
-    new = present.clone()
-    new[dropped(present, drop, surplus + count, name=name)] = False
-    if grow is not None and count:
-        new[grown(present, grow, count, name=name)] = True
-    return new
+    new = present ^ dropped(present, drop, surplus + count, name=name)
+    return new if grow is None or count == 0 else new.logical_or_(grown(present, grow, count, name=name))
 
 
 def _check_unreached(name: str, moment: Moment, rating: Rating) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import operator
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +14,17 @@ from secateur._units import check_scores, lowest
 
 __all__ = ["dropped", "grown"]
 
-_STRIDE = 64
-"""One in so many scores is looked at to guess where the wanted ones end."""
+_SHARE = 1 / 128
+"""Of the scores, chosen at random, so many are looked at to guess where the wanted ones end."""
+
+_FEW = 1 << 13
+"""Units that are ranked without a guess."""
 
 _PIECE = 1 << 18
 """Scores that a CPU looks at together, so that what it makes of them stays in its caches."""
 
-_MARGIN = 1.25
-"""How many more than wanted the guess should take in, so that it hardly ever falls short."""
+_DEVIATIONS = 5
+"""Standard deviations of a rank by which the guess may err."""
 
 
 def dropped(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
@@ -32,14 +37,13 @@ def dropped(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
         name: Dotted name, for the error message.
 
     Returns:
-        int64 positions, sorted.
+        1-D bool, one a unit; True = goes.
 
     Raises:
         InvalidInputError: A score is NaN.
     """
     check_scores({name: score})
-    candidates = _candidates(kept, score, count, highest=False)
-    return candidates[~lowest(score.index_select(0, candidates), count)]
+    return _first(kept, score, count, highest=False)
 
 
 def grown(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
@@ -52,37 +56,66 @@ def grown(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
         name: Dotted name, for the error message.
 
     Returns:
-        int64 positions, sorted.
+        1-D bool, one a unit; True = comes.
 
     Raises:
         InvalidInputError: A score is NaN.
     """
     check_scores({name: score})
-    candidates = _candidates(~kept, score, count, highest=True)
-    return candidates[~lowest(-score.index_select(0, candidates), count)]
+    return _first(~kept, score, count, highest=True)
 
 
-def _candidates(allowed: Tensor, score: Tensor, count: int, *, highest: bool) -> Tensor:
-    """Positions of units among which the wanted ones are for certain: the others cost less to compare than to rank."""
-    sample = score[::_STRIDE][allowed[::_STRIDE]]
-    rank = int(_MARGIN * count / _STRIDE) + _STRIDE
-    if rank < sample.numel():
-        place = sample.numel() - rank if highest else rank
-        guess = sample.float().kthvalue(place).values.to(score.dtype)
-        near = _positions(score, allowed, lambda piece: piece >= guess if highest else piece <= guess)
-        if near.numel() >= count:
-            return near
-    return _positions(score, allowed, None)
+def _first(allowed: Tensor, score: Tensor, count: int, *, highest: bool) -> Tensor:
+    """The lowest, or the highest, of the allowed units: few are ranked, as most are certain by a guess at the ends."""
+    wanted, num_wanted, doubtful = _parted(score, allowed, *_guess(score, allowed, count, highest=highest), highest)
+    if not num_wanted <= count <= num_wanted + doubtful.numel():
+        everything = (math.inf, -math.inf) if highest else (-math.inf, math.inf)
+        wanted, num_wanted, doubtful = _parted(score, allowed, *everything, highest)
+    values = score.index_select(0, doubtful)
+    chosen = doubtful[~lowest(-values if highest else values, count - num_wanted)]
+    return wanted.index_fill_(0, chosen, True)
 
 
-def _positions(score: Tensor, allowed: Tensor, is_near: Callable[[Tensor], Tensor] | None) -> Tensor:
-    """Positions that are allowed and whose scores are near enough; numpy takes half of torch's time to find them."""
+def _guess(score: Tensor, allowed: Tensor, count: int, *, highest: bool) -> tuple[float, float]:
+    """Two scores: what is beyond the first is wanted, and what does not reach the second is not, most likely."""
+    if score.numel() <= _FEW:
+        return (math.inf, -math.inf) if highest else (-math.inf, math.inf)
+    number = int(_SHARE * score.numel())
+    places = torch.randint(score.numel(), (number,), generator=torch.Generator().manual_seed(0)).to(score.device)
+    sample = score.index_select(0, places)[allowed.index_select(0, places)]
+    values = _array(-sample if highest else sample)
+    rank = count * number / score.numel()
+    margin = _DEVIATIONS * math.sqrt(rank) + _DEVIATIONS
+    low = _ranked(values, rank - margin) if rank >= margin else -math.inf
+    high = _ranked(values, rank + margin)
+    return (-low, -high) if highest else (low, high)
+
+
+def _ranked(values: np.ndarray[Any, Any], rank: float) -> float:
+    """The value of this rank; infinity if there are not so many."""
+    place = int(rank)
+    return float(np.partition(values, place)[place]) if place < len(values) else math.inf
+
+
+def _parted(score: Tensor, allowed: Tensor, sure: float, last: float, highest: bool) -> tuple[Tensor, int, Tensor]:
+    """Which allowed units are beyond the sure score, how many, and the positions of further ones that reach the last.
+
+    On a CPU numpy compares in a sixth of the time that torch takes.
+    """
+    beyond, reaches = (operator.gt, operator.ge) if highest else (operator.lt, operator.le)
     if score.device.type != "cpu":
-        return (allowed if is_near is None else is_near(score).logical_and_(allowed)).nonzero()[:, 0]
-    found = []
+        wanted = beyond(score, sure) & allowed
+        return wanted, int(wanted.count_nonzero()), (reaches(score, last) & allowed ^ wanted).nonzero()[:, 0]
+    wanted, number, doubtful = torch.empty_like(allowed), 0, [np.empty(0, np.int64)]
     for start in range(0, len(score), _PIECE):
-        chosen = allowed[start : start + _PIECE]
-        if is_near is not None:
-            chosen = is_near(score[start : start + _PIECE]).logical_and_(chosen)
-        found.append(np.flatnonzero(chosen.numpy()) + start)
-    return torch.from_numpy(np.concatenate(found)) if found else torch.empty(0, dtype=torch.int64)
+        piece, may, into = (_array(each[start : start + _PIECE]) for each in (score, allowed, wanted))
+        np.logical_and(beyond(piece, sure), may, out=into)
+        number += int(np.count_nonzero(into))
+        doubtful.append(np.flatnonzero(reaches(piece, last) & may ^ into) + start)
+    return wanted, number, torch.from_numpy(np.concatenate(doubtful))
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The tensor as numpy knows it, sharing its memory where it can."""
+    known = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return known.detach().cpu().numpy()

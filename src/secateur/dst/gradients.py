@@ -62,6 +62,10 @@ class Gradients(Mapping[str, Tensor]):
             return arrived
         return torch.where(mask.bits.dense.to(arrived.device), held.detach().to_dense(), arrived)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is one, which needs no pass over the weights."""
+        return name in self.arrived
+
     def __iter__(self) -> Iterator[str]:
         """Names of the parameters."""
         return iter(self.arrived)

@@ -133,6 +133,7 @@ class History(Sequence[Change]):
     changes: list[Change] = field(default_factory=list)
     _start: dict[str, Tensor] = field(default_factory=dict)
     _ever: dict[str, Tensor] = field(default_factory=dict)
+    _shapes: dict[str, torch.Size] = field(default_factory=dict)
 
     def add(self, step: int, before: Mapping[str, Tensor], after: Mapping[str, Bits], unreached: Sequence[str]) -> None:
         """Take in a change.
@@ -149,11 +150,9 @@ class History(Sequence[Change]):
     def _layer(self, name: str, before: Tensor, bits: Bits) -> LayerChange:
         """One weight's numbers; what was known of a weight that has been resized since is forgotten."""
         after = bits.packed
-        before = before if before.shape == after.shape else after
         for known in (self._start, self._ever):
-            if name not in known or known[name].shape != after.shape:
-                known[name] = after.clone()
-            known[name] = known[name].to(after.device)
+            known[name] = known[name].to(after.device) if self._shapes.get(name) == bits.shape else after.clone()
+        self._shapes[name] = bits.shape
         self._ever[name] |= after
         num_kept, num_grown = count_kept(after), count_kept(after & ~before)
         rows, columns = _dead(bits.dense)
@@ -196,6 +195,7 @@ class History(Sequence[Change]):
             "changes": [asdict(change) for change in self.changes],
             "start": {name: bits.clone() for name, bits in self._start.items()},
             "ever": {name: bits.clone() for name, bits in self._ever.items()},
+            "shapes": {name: list(shape) for name, shape in self._shapes.items()},
         }
 
     @classmethod
@@ -210,7 +210,7 @@ class History(Sequence[Change]):
             for change in state["changes"]
         ]
         start, ever = ({name: bits.clone() for name, bits in state[key].items()} for key in ("start", "ever"))
-        return cls(changes, start, ever)
+        return cls(changes, start, ever, {name: torch.Size(shape) for name, shape in state["shapes"].items()})
 
 
 def overlap(masks: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from secateur import scores
@@ -66,8 +68,16 @@ def weight_and_gradient(gradient_weight: float) -> Rating:
     if not 0.0 <= gradient_weight < float("inf"):
         raise InvalidInputError("gradient_weight must be a number of at least 0.", gradient_weight=gradient_weight)
 
-    def score(moment: Moment) -> dict[str, Tensor]:
-        weights, gradients = scores.magnitude(moment), scores.magnitude(moment.gradients)
-        return {name: weights[name].add(size, alpha=gradient_weight) for name, size in gradients.items()}
+    return _WeightAndGradient(gradient_weight)
 
-    return score
+
+@dataclass(frozen=True)
+class _WeightAndGradient:
+    """The score, as a value that can be copied and pickled."""
+
+    gradient_weight: float
+
+    def __call__(self, moment: Moment) -> dict[str, Tensor]:
+        """Score the weights that have gradients."""
+        weights, gradients = scores.magnitude(moment), scores.magnitude(moment.gradients)
+        return {name: weights[name].add(size, alpha=self.gradient_weight) for name, size in gradients.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,23 +10,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateur import scores
-from secateur._errors import InvalidInputError, UnsupportedError
-from secateur.dst.attending import check_unattended, lead_of, was_skipped
+from secateur._errors import HolderError, InvalidInputError, UnsupportedError
+from secateur._units import check_scores
+from secateur.dst.attending import Attending, was_skipped
 from secateur.dst.history import History
 from secateur.masks import keeper
 from secateur.masks.bits import Bits
 from secateur.masks.collection import Masks
-from secateur.masks.commit import Optimizers, listed
+from secateur.masks.commit import Optimizers
 from secateur.masks.eligible import Selectors, eligible_names, find
 from secateur.masks.mask import Mask
 from secateur.masks.prune import prune_
-from secateur.masks.slots import masked_parameters
+from secateur.masks.registry import mask_of
 from secateur.patterns import NM
+from secateur.surgery import Change, SetItem, finder, holder
 
 __all__ = ["SRSTE"]
 
 
-class SRSTE:
+class SRSTE(Attending):
     r"""Sparse-refined straight-through estimation: masks follow dense weights that go on training behind them.
 
     Every step trains all weights W with the gradient of the loss at the masked ones, and a decay of what is masked:
@@ -40,7 +42,7 @@ class SRSTE:
 
     Args:
         model: The model.
-        optimizer: The optimizer that trains the weights, as for `secateur.prune_`; one only.
+        optimizer: The optimizer that trains the weights, or several, as for `secateur.prune_`.
         n: Entries of a group that are kept.
         m: Entries of a group.
         dim: The dim along which neighbours form a group.
@@ -61,7 +63,7 @@ class SRSTE:
     Raises:
         InvalidInputError: A decay that is no number of at least 0, not ``0 < n < m``, a model in the hands of another
             method.
-        UnsupportedError: Several optimizers.
+        UnsupportedError: In a step: the gradient of a weight is sparse.
         SecateurError: The others of `secateur.prune_`. Nothing is changed then.
 
     Example:
@@ -78,6 +80,8 @@ class SRSTE:
     References:
         Zhou et al. 2021, "Learning N:M fine-grained structured sparse neural networks from scratch", equation 9.
     """
+
+    _enforced = False
 
     def __init__(
         self,
@@ -96,24 +100,16 @@ class SRSTE:
     ) -> None:
         _check(decay=decay, end_step=end_step, every=every)
         self._pattern = NM(n, m, dim)
-        self.masks = Masks(model)
-        self.model = self.masks.model
-        check_unattended(self.model)
-        if len(listed(optimizer)) > 1:
-            raise UnsupportedError(
-                "SRSTE needs one optimizer that trains all the weights: between the steps of two, some weights would "
-                "be dense.",
-                optimizers=", ".join(type(each).__name__ for each in listed(optimizer)),
-                fix="one optimizer with several parameter groups, or include= only the weights of one",
-            )
-        names = eligible_names(self.model, include, exclude)
-        dense = {name: find(self.model, name).detach().clone() for name in names}
-        prune_(self.model, optimizer, sparsity=self._pattern.sparsity, pattern=self._pattern, include=names, lean=lean)
-        self._names, self._decay, self._end, self._every = tuple(names), decay, end_step, every
-        self._is_lifted = False
+        self.model = Masks(model).model
+        self._check_unattended()
+        dense = {n: find(self.model, n).detach().clone() for n in eligible_names(self.model, include, exclude)}
+        self.masks = prune_(self.model, optimizer, pattern=self._pattern, include=include, exclude=exclude, lean=lean)
+        self._names = tuple(name for name in dense if name not in self.masks.skipped)
+        self._decay, self._end, self._every = decay, end_step, every
         self.step = 0
         self.history = History()
         self._latent: dict[str, Tensor] = {}
+        self._lifted: set[str] = set()
         self._attach()
         for name, mask in self._held().items():
             self._latent[name] = dense[name].masked_fill_(mask.bits.dense, 0.0)
@@ -121,11 +117,10 @@ class SRSTE:
 
     def remove(self) -> None:
         """Change masks no more and forget the masked weights; the masks stay as they are, and are held from now on."""
-        held = self._held()
-        for mask in held.values():
-            mask.listen(None)
+        mine = self._detach()
+        for mask in mine:
             mask.apply_()
-        keeper.settle(held.values())
+        keeper.settle(mine)
         self._latent.clear()
 
     # ---- saving
@@ -147,10 +142,11 @@ class SRSTE:
             state: What `state_dict` returned, on a model of the same shapes.
 
         Raises:
-            InvalidInputError: It is the state of something else, or of other weights. Nothing has been changed then.
+            InvalidInputError: It is the state of something else, or of other weights.
+            HolderError: Another method has the masks by now. Nothing has been changed then.
         """
-        if not {"method", "step", "masks", "latent", "history"} <= state.keys() or state["method"] != "SRSTE":
-            raise InvalidInputError("this is no state of SRSTE.", method=state.get("method", "none"))
+        self._check_unattended()
+        self._check_state(state)
         saved, shapes = state["latent"], {name: find(self.model, name).shape for name in self._names}
         if saved and {name: value.shape for name, value in saved.items()} != shapes:
             raise InvalidInputError(
@@ -159,41 +155,44 @@ class SRSTE:
                 here=", ".join(shapes),
                 fix="the same include= and exclude= as before",
             )
+        step, history = int(state["step"]), History.from_state(state["history"])
         self.masks.load_state_dict(state["masks"])
-        self.step = int(state["step"])
-        self.history = History.from_state(state["history"])
+        self.step, self.history = step, history
+        self._attach()
         if not saved:
             self.remove()
             return
-        self._attach()
         held = self._held()
+        self._lifted.clear()
         self._latent = {name: value.to(held[name].parameter, copy=True) for name, value in saved.items()}
 
     # ---- called around the optimizer's steps
 
-    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+    def before_step(self, optimizer: Optimizer, held: Sequence[Mask], *, has_closure: bool) -> None:
         """Put the masked weights in their places, and their decay into the gradients."""
-        self._lift()
+        if not has_closure:
+            self._check_gradients(held)
+        self._lift(held)
         if not has_closure:
             scale = getattr(optimizer, "grad_scale", None)  # by which the step itself will divide
-            self._add_decay(1.0 if scale is None else float(scale))
+            self._add_decay(held, 1.0 if scale is None else float(scale))
 
-    def before_closure(self) -> None:
+    def before_closure(self, held: Sequence[Mask]) -> None:
         """The loss is that of the masked weights."""
-        self._project()
+        self._project(held)
 
-    def after_closure(self) -> None:
+    def after_closure(self, held: Sequence[Mask]) -> None:
         """Go on with the step."""
-        self._lift()
-        self._add_decay(1.0)
+        self._check_gradients(held)
+        self._lift(held)
+        self._add_decay(held, 1.0)
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, held: Sequence[Mask]) -> None:
         """Mask the weights anew."""
         before = {name: mask.bits.packed for name, mask in self._held().items()}
-        self._project()
-        if was_skipped(optimizer):
+        self._project(held)
+        if was_skipped(optimizer) or not self._counts(held):
             return
-        self.step += 1
         if self.step % self._every == 0:
             self._note(before)
         if self.step == self._end:
@@ -201,46 +200,61 @@ class SRSTE:
 
     # ---- inside
 
-    def _held(self) -> dict[str, Mask]:
-        """The masks of the weights that this training is about, those that are still there."""
-        return {name: mask for name, mask in masked_parameters(self.model).items() if name in self._names}
+    def _among(self, held: Sequence[Mask]) -> dict[str, Mask]:
+        """Some of the masks by dotted name."""
+        wanted = {id(mask) for mask in held}
+        return {name: mask for name, mask in self._held().items() if id(mask) in wanted}
 
-    def _attach(self) -> None:
-        """Be called around the steps, which are no longer guarded otherwise."""
-        held = self._held()
-        lead = lead_of(held)
-        for mask in held.values():
-            mask.listen(self if mask is lead else None, enforced=False)
-
-    def _lift(self) -> None:
+    def _lift(self, held: Sequence[Mask]) -> None:
         """Put the masked weights in their places."""
-        if self._is_lifted:  # the last step has failed half way
-            return
         with torch.no_grad():
-            for name, mask in self._held().items():
-                mask.parameter.add_(self._latent[name])
-        self._is_lifted = True
+            for name, mask in self._among(held).items():
+                if name not in self._lifted:  # a step that has failed half way leaves it there
+                    mask.parameter.add_(self._latent[name])
+                    self._lifted.add(name)
 
-    def _add_decay(self, scale: float) -> None:
+    def _check_gradients(self, held: Sequence[Mask]) -> None:
+        """Refuse gradients that have no place for the decay."""
+        for name, mask in self._among(held).items():
+            gradient = mask.parameter.grad
+            if gradient is not None and gradient.layout != torch.strided:
+                raise UnsupportedError(
+                    f"the gradient of {name!r} is {gradient.layout}, and the decay of masked weights is dense.",
+                    fix=f"nn.Embedding(…, sparse=False), or exclude=[{name!r}]",
+                )
+
+    def _add_decay(self, held: Sequence[Mask], scale: float) -> None:
         """Add the decay of the masked weights to the gradients."""
         with torch.no_grad():
-            for name, mask in self._held().items():
+            for name, mask in self._among(held).items():
                 gradient = mask.parameter.grad
                 if gradient is not None:
                     gradient.add_(self._latent[name], alpha=self._decay * scale)
 
-    def _project(self) -> None:
-        """Choose masks by the weights as they are, and take the masked weights aside."""
-        held = self._held()
-        ranked = scores.magnitude({name: mask.parameter for name, mask in held.items()})
-        kept = {name: self._chosen(score) for name, score in ranked.items()}
-        for name, mask in held.items():
+    def _project(self, held: Sequence[Mask]) -> None:
+        """Choose masks by the weights as they are, and take the masked weights aside.
+
+        Raises:
+            InvalidInputError: Weights have become NaN; the masks are those of before then.
+        """
+        masks = self._among(held)
+        ranked = scores.magnitude({name: mask.parameter for name, mask in masks.items()})
+        try:
+            check_scores(ranked)
+        except InvalidInputError:
+            self._keep(masks, {name: mask.bits.dense for name, mask in masks.items()})
+            raise
+        self._keep(masks, {name: self._chosen(score) for name, score in ranked.items()})
+
+    def _keep(self, masks: Mapping[str, Mask], kept: Mapping[str, Tensor]) -> None:
+        """Take the masks that say what is kept, and the other weights aside."""
+        for name, mask in masks.items():
             parameter = mask.parameter
             self._latent[name] = parameter.detach().masked_fill(kept[name], 0.0)
+            self._lifted.discard(name)
             for each in (mask, *mask.followers()):
                 each.set(Bits.of(kept[name], each.parameter, lean=each.bits.lean))
                 each.bits.clear_(each.parameter, own=True)
-        self._is_lifted = False
 
     def _chosen(self, score: Tensor) -> Tensor:
         """The mask of the largest weights that the pattern allows."""
@@ -251,6 +265,29 @@ class SRSTE:
     def _note(self, before: Mapping[str, Tensor]) -> None:
         """Write the masks down in the history."""
         self.history.add(self.step, before, {name: mask.bits for name, mask in self._held().items()}, ())
+
+
+@finder
+def _find(tensor: Tensor) -> list[SRSTE]:
+    """Surgery asks for what refers to a tensor: what trains it behind its mask."""
+    mask = mask_of(tensor)
+    return [mask.listener] if mask is not None and isinstance(mask.listener, SRSTE) else []
+
+
+@holder(SRSTE)
+def _follow(training: SRSTE, changes: Sequence[Change]) -> Iterator[SetItem]:
+    """Masked weights are cut like the parameter; at new positions they are 0."""
+    names = {id(mask.parameter): name for name, mask in training._held().items()}
+    for change in changes:
+        name = names[id(change.tensor)]
+        why = training._pattern.misfit(change.new_shape)
+        if why:
+            raise HolderError(
+                f"SRSTE cannot go on with {name!r} after the resize: {why}.",
+                shape=tuple(change.new_shape),
+                fix=f"sizes that are multiples of {training._pattern.m}, or remove() first; the masks stay",
+            )
+        yield SetItem(training._latent, name, change.take(training._latent[name]))
 
 
 def _check(*, decay: float, end_step: int | None, every: int) -> None:

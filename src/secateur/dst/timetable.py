@@ -59,7 +59,8 @@ def timetable(
     """Check what a user asks for, at every step at which it will be asked.
 
     Raises:
-        InvalidInputError: Steps that are none or come in the wrong order, a value out of range, a sparsity that falls.
+        InvalidInputError: Steps that are none or come in the wrong order, or none among them for a change; a value out
+            of range, a sparsity that falls.
     """
     _check_steps(every, begin_step, end_step)
     if not callable(drop_fraction):
@@ -71,6 +72,13 @@ def timetable(
         begin_step,
         end_step,
     )
+    if every is not None and not found.steps():
+        raise InvalidInputError(
+            "masks would never change: the first change is due after the last step for changes.",
+            first_change=begin_step or every,
+            end_step=end_step,
+            fix="a smaller every=, a larger end_step=, or secateur.dst.Static",
+        )
     steps = [0, *found.steps()]
     for step in steps:
         check_sparsity(found.sparsity(step))

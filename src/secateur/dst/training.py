@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypedDict
 
@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from secateur import patterns, scores
 from secateur._errors import InvalidInputError, UnsupportedError
-from secateur.allocation import Allocation, erk
-from secateur.dst.attending import check_unattended, lead_of, was_skipped
+from secateur.allocation import Allocation, PerTensor, erk
+from secateur.dst.attending import Attending, was_skipped
 from secateur.dst.choosing import Chooser
 from secateur.dst.gradients import Gradients, ask_for_gradients, forget_gradients, take_gradients
 from secateur.dst.history import History
@@ -23,7 +23,6 @@ from secateur.masks.commit import Optimizers
 from secateur.masks.eligible import Selectors, eligible_names, find
 from secateur.masks.mask import Mask
 from secateur.masks.prune import prune_
-from secateur.masks.slots import masked_parameters
 from secateur.patterns import Pattern
 from secateur.schedules import Schedule
 from secateur.scores import Score
@@ -35,7 +34,7 @@ class Shared(TypedDict, total=False):
     """Arguments that every method takes; see `SparseTraining`."""
 
     start: Score | Mapping[str, Tensor] | None
-    allocation: Allocation
+    allocation: Allocation | Mapping[str, float]
     pattern: Pattern
     include: Selectors
     exclude: Selectors
@@ -43,7 +42,7 @@ class Shared(TypedDict, total=False):
     lean: bool
 
 
-class SparseTraining:
+class SparseTraining(Attending):
     """Put masks on a model and change them as its training goes on: drop some kept weights, grow as many others.
 
     It attaches to the steps of whichever optimizer trains the model, by itself, so the training loop stays as it is:
@@ -67,8 +66,10 @@ class SparseTraining:
         drop_fraction: Fraction of the kept weights that are exchanged in one change, or a schedule of it.
         uses_gradients: Whether `drop` or `grow` looks at gradients. They take the memory of the weights for one step.
         start: Which weights are kept at first: a score, or scores by name; random if left out.
-        allocation: How zeros are shared out among the weights: at the start, and at each change if the sparsity rises.
-        pattern: Which shapes of zeros are allowed: whole units are dropped and grown.
+        allocation: How zeros are shared out among the weights: at the start, and at each change if the sparsity rises;
+            or a dict of sparsities by name or glob, which stay, while `sparsity` is for all others.
+        pattern: Which shapes of zeros are allowed: whole units are dropped and grown. Weights that it does not fit are
+            skipped and listed with the masks.
         include: Globs over dotted names, or module types; all weights if left out (no biases, no norms).
         exclude: Globs or module types that are left out.
         seed: Of all random choices; the global random state is left alone.
@@ -115,7 +116,7 @@ class SparseTraining:
         drop_fraction: float | Schedule = 0.3,
         uses_gradients: bool = True,
         start: Score | Mapping[str, Tensor] | None = None,
-        allocation: Allocation = erk,
+        allocation: Allocation | Mapping[str, float] = erk,
         pattern: Pattern = patterns.Unstructured(),  # noqa: B008 - a frozen value
         include: Selectors = None,
         exclude: Selectors = None,
@@ -126,37 +127,35 @@ class SparseTraining:
             sparsity, drop_fraction if grow else 0.0, every=every, begin_step=begin_step, end_step=end_step
         )
         _check_pattern(pattern, changes=any(map(self._times.is_due, self._times.steps())))
-        self.masks = Masks(model)
-        self.model = self.masks.model
-        names = eligible_names(self.model, include, exclude)
-        self._check_free(names, grows=grow is not None)
-        prune_(
+        self.model = Masks(model).model
+        self._check_unattended()
+        if grow is not None:
+            _check_trained(self.model, eligible_names(self.model, include, exclude), pattern)
+        allocation = PerTensor(allocation) if isinstance(allocation, Mapping) else allocation
+        self.masks = prune_(
             self.model,
             optimizer,
             sparsity=self._times.sparsity(0),
             score=partial(scores.random, seed=seed) if start is None else start,
             allocation=allocation,
             pattern=pattern,
-            include=names,
+            include=include,
+            exclude=exclude,
             lean=lean,
         )
         self.step = 0
-        self._names = tuple(names)
+        chosen = eligible_names(self.model, include, exclude)
+        self._names = tuple(name for name in chosen if name not in self.masks.skipped)
         self._seed = seed
         self._uses_gradients = uses_gradients
         self._chooser = Chooser(drop, grow, allocation, pattern)
         self.history = History()
         self.history.add(0, {}, {name: mask.bits for name, mask in self._held().items()}, ())
-        lead_of(self._held()).listen(self)
-        self._prepare()
+        self._attach()
 
     def remove(self) -> None:
         """Change masks no more. They stay as they are, and in force; ``training.masks.remove()`` lets go of them."""
-        held = masked_parameters(self.model)
-        for name in self._names:
-            if name in held and held[name].listener is self:
-                held[name].listen(None)
-        forget_gradients(held.values())
+        forget_gradients(self._detach())
 
     # ---- looking
 
@@ -205,53 +204,42 @@ class SparseTraining:
             state: What `state_dict` returned, of the same method on a model of the same shapes.
 
         Raises:
-            InvalidInputError: It is the state of something else, or of other weights. Nothing has been changed then.
+            InvalidInputError: It is the state of something else, or of other weights.
+            HolderError: Another method has the masks by now. Nothing has been changed then.
         """
-        if not {"method", "step", "masks", "history"} <= state.keys() or state["method"] != type(self).__name__:
-            raise InvalidInputError(
-                f"this is no state of {type(self).__name__}.",
-                method=state.get("method", "none"),
-                fix=f"{type(self).__name__}(…).load_state_dict(training.state_dict())",
-            )
-        saved = {key.removesuffix(".bits") for key in state["masks"] if key.endswith(".bits")}
-        if not set(self._names) <= saved:
-            raise InvalidInputError(
-                f"the state was saved for other weights: it has no mask for {min(set(self._names) - saved)!r}.",
-                saved=", ".join(sorted(saved)),
-                fix="the same include= and exclude= as before",
-            )
+        self._check_unattended()
+        self._check_state(state)
+        step, history = int(state["step"]), History.from_state(state["history"])
         self.masks.load_state_dict(state["masks"])
-        self.step = int(state["step"])
-        self.history = History.from_state(state["history"])
-        self._prepare()
+        self.step, self.history = step, history
+        self._attach()
 
     # ---- called around the optimizer's steps
 
-    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
-        """Nothing is needed before a step."""
-
-    def before_closure(self) -> None:
-        """Nothing is needed around a closure."""
-
-    def after_closure(self) -> None:
-        """Nothing is needed around a closure."""
-
-    def after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer, held: Sequence[Mask]) -> None:
         """Count the step, change masks if it is time, and have gradients kept aside if it will be next time."""
-        if was_skipped(optimizer):
+        if was_skipped(optimizer) or not self._counts(held):
             return
-        self.step += 1
-        if self._times.is_due(self.step):
-            try:
+        try:
+            if self._times.is_due(self.step):
                 self._change()
-            finally:
-                forget_gradients(self._held().values())
+        finally:
+            self._prepare()
+
+    def _attach(self) -> None:
+        """Be called around the steps from now on, with gradients if they are needed in the next one."""
+        super()._attach()
+        forget_gradients(self._held().values())
         self._prepare()
 
     def _prepare(self) -> None:
-        """Have gradients kept aside if masks change after the next step."""
-        if self._uses_gradients and self._times.is_due(self.step + 1):
+        """Have gradients kept aside if masks change after the next step, and forget those that are over."""
+        if not self._uses_gradients:
+            return
+        if self._times.is_due(self.step + 1):
             ask_for_gradients(self._held().values())
+        elif self._times.is_due(self.step):
+            forget_gradients(self._held().values())
 
     def _change(self) -> None:
         """Drop and grow."""
@@ -262,7 +250,8 @@ class SparseTraining:
         arrived = None if gradients is None else gradients.arrived
         moment = Moment(weights, gradients, step=self.step, seed=self._seed, arrived=arrived)
         sparsity = self._times.sparsity(self.step) if self._times.is_gradual else None
-        chosen = self._chooser.choose(moment, kept, sparsity, self._times.drop_fraction(self.step))
+        frozen = {name for name, mask in held.items() if not mask.parameter.requires_grad}
+        chosen = self._chooser.choose(moment, kept, sparsity, self._times.drop_fraction(self.step), frozen=frozen)
         before = {name: mask.bits.packed for name, mask in held.items()}
         self.masks.update_(chosen)
         unreached = [name for name in held if gradients is not None and name not in gradients]
@@ -280,22 +269,17 @@ class SparseTraining:
             )
         return found
 
-    # ---- inside
 
-    def _held(self) -> dict[str, Mask]:
-        """The masks of the weights that this training is about, those that are still there."""
-        return {name: mask for name, mask in masked_parameters(self.model).items() if name in self._names}
-
-    def _check_free(self, names: list[str], *, grows: bool) -> None:
-        """Refuse weights that another method has, and frozen ones that would be grown and never move."""
-        check_unattended(self.model)
-        frozen = [name for name in names if grows and not find(self.model, name).requires_grad]
-        if frozen:
-            raise InvalidInputError(
-                f"{frozen[0]!r} is frozen: weights that are grown in it would stay 0.",
-                frozen=f"{len(frozen)} of {len(names)}",
-                fix=f"exclude=[{frozen[0]!r}], or requires_grad_(True)",
-            )
+def _check_trained(model: nn.Module, names: list[str], pattern: Pattern) -> None:
+    """Refuse frozen weights that would be grown and never move."""
+    weights = {name: find(model, name) for name in names}
+    frozen = [name for name, each in weights.items() if not each.requires_grad and not pattern.misfit(each.shape)]
+    if frozen:
+        raise InvalidInputError(
+            f"{frozen[0]!r} is frozen: weights that are grown in it would stay 0.",
+            frozen=f"{len(frozen)} of {len(names)}",
+            fix=f"exclude=[{frozen[0]!r}], or requires_grad_(True)",
+        )
 
 
 def _check_pattern(pattern: Pattern, *, changes: bool) -> None:

@@ -327,4 +327,6 @@ class Masks(Mapping[str, Tensor]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Masks:
         """The masks of the model's copy."""
-        return Masks(copy.deepcopy(self.model, memo))
+        copied = Masks(copy.deepcopy(self.model, memo))
+        copied.skipped, copied.remainders = dict(self.skipped), dict(self.remainders)
+        return copied

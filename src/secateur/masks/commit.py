@@ -114,7 +114,12 @@ def _plans(parameter: nn.Parameter, new: Tensor, *, lean: bool, restoring: bool)
         twin = present.parameter
         grown = new.to(present.bits.packed.device) & ~present.bits.dense
         bits = Bits.of(new, twin, lean=present.bits.lean)
-        yield _Plan(twin, present, bits, grown.to(twin.device) if bool(grown.any()) else None, restoring)
+        yield _Plan(twin, present, bits, grown.to(twin.device) if _has_any(grown) else None, restoring)
+
+
+def _has_any(mask: Tensor) -> bool:
+    """Whether one entry is True; numpy stops there."""
+    return bool(mask.numpy().any()) if mask.device.type == "cpu" else bool(mask.any())
 
 
 def _checked(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:

@@ -53,7 +53,7 @@ class Desk:
         neutral_due: Step at which second moments at masked places get their neutral value again, by the mask's key.
         step: Steps that were seen.
         epoch: `registry.epoch` when this was up to date.
-        listeners: Who is called around its steps, because of one of its parameters.
+        listeners: Who is called around its steps, and the masks of its parameters that are the reason.
     """
 
     masks: list[Mask] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Desk:
     neutral_due: dict[int, int] = field(default_factory=dict)
     step: int = 0
     epoch: int = -1
-    listeners: list[Listener] = field(default_factory=list)
+    listeners: list[tuple[Listener, list[Mask]]] = field(default_factory=list)
     _seen: object = None
 
     def refresh(self, optimizer: Optimizer) -> None:
@@ -72,7 +72,7 @@ class Desk:
             return
         found = [mask for p in parameters if (mask := registry.mask_of(p)) is not None]
         self.masks = [mask for mask in found if mask.is_enforced]
-        self.listeners = [mask.listener for mask in found if mask.listener is not None]
+        self.listeners = _listeners_of(found)
         keys = {mask.key for mask in self.masks}
         self.settled = {key: value for key, value in self.settled.items() if key in keys}
         self.neutral_due = {key: value for key, value in self.neutral_due.items() if key in keys}
@@ -81,6 +81,15 @@ class Desk:
     def is_settled(self, optimizer: Optimizer, mask: Mask) -> bool:
         """Whether the state has been cleared at masked places and is still the same."""
         return self.settled.get(mask.key, _NEVER) == state_evidence(optimizer, mask)
+
+
+def _listeners_of(masks: Iterable[Mask]) -> list[tuple[Listener, list[Mask]]]:
+    """Each listener once, with the masks that it listens through."""
+    found: dict[int, tuple[Listener, list[Mask]]] = {}
+    for mask in masks:
+        if mask.listener is not None:
+            found.setdefault(id(mask.listener), (mask.listener, []))[1].append(mask)
+    return list(found.values())
 
 
 _NEVER = object()
@@ -158,8 +167,8 @@ def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any])
     for mask in desk.masks:
         mask.prepare_step()
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    for listener in desk.listeners:
-        listener.before_step(optimizer, has_closure=callable(closure))
+    for listener, held in desk.listeners:
+        listener.before_step(optimizer, held, has_closure=callable(closure))
     desk.step += 1
     if not callable(closure):
         return None
@@ -171,13 +180,13 @@ def _guarded(closure: Callable[[], Any], desk: Desk) -> Callable[[], Any]:
     """The closure, after which what it has changed is masked again."""
 
     def guarded() -> Any:
-        for listener in desk.listeners:
-            listener.before_closure()
+        for listener, held in desk.listeners:
+            listener.before_closure(held)
         loss = closure()
         for mask in desk.masks:
             mask.prepare_step()
-        for listener in desk.listeners:
-            listener.after_closure()
+        for listener, held in desk.listeners:
+            listener.after_closure(held)
         return loss
 
     return guarded
@@ -190,8 +199,8 @@ def _after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         desk = _desk_of(optimizer)
     if desk.masks:
         _hold(optimizer, desk)
-    for listener in list(desk.listeners):
-        listener.after_step(optimizer)
+    for listener, held in list(desk.listeners):
+        listener.after_step(optimizer, held)
 
 
 def _hold(optimizer: Optimizer, desk: Desk) -> None:

@@ -99,6 +99,12 @@ class Mask:
             raise ReferenceError("the masked parameter no longer exists: it was replaced, or its module deleted")
         return found
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether there is a parameter still, and gradients can reach it."""
+        found = self._parameter()
+        return self.is_active and found is not None and found.requires_grad
+
     def set(self, bits: Bits) -> None:
         """Take another mask; weights, gradients, optimizer state and followers are left to the caller."""
         self.bits = bits
@@ -183,13 +189,15 @@ class Mask:
     def prepare_step(self) -> None:
         """Before an optimizer changes the weights: what has been written to since it was masked is masked again."""
         parameter, gradient = self.parameter, self.parameter.grad
+        if self.capture is not None and gradient is None:
+            self.capture.total = None  # what had arrived was thrown away
         clear = self._window_is_clear(parameter, gradient)
         if not (clear and self.is_untouched()):
             _check_shape(parameter, self.bits.shape)
             self._clear_weights_()
         if not (clear and self.grad_is_clean()):
             if self.capture is not None and self.capture.total is None and gradient is not None:
-                self.capture.add(gradient, self.bits, continues=False)  # set by hand
+                self.capture.add_by_hand(gradient, self.bits)
             self.clear_grad_()
         self.salvage = None
 
@@ -326,3 +334,6 @@ def _follow(mask: Mask, changes: Sequence[Change]) -> Iterator[Do]:
             old = mask.bits
             new = Bits.of(change.take(old.dense, fill=1.0), mask.parameter, lean=old.lean)
             yield Do(partial(mask.set, new), partial(mask.set, old))
+            if mask.capture is not None and mask.capture.total is not None:
+                total = mask.capture.total
+                yield Do(partial(mask.capture.set, change.take(total)), partial(mask.capture.set, total))

@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from secateur._errors import ShapeError, UnsupportedError
 from secateur.masks import registry
+from secateur.masks.capture import Capture
 from secateur.masks.eligible import unmaskable
 from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
@@ -94,6 +95,7 @@ def _take_over(module: nn.Module, leaf: str, parameter: nn.Parameter) -> None:
         present = Mask(parameter, old.bits.copy())
         present.apply_to_given_()
         present.listen(old.listener, enforced=old.is_enforced)
+        present.capture = None if old.capture is None else Capture()
         for follower in old.followers():
             present.lead(follower)
     slots[leaf] = present
