@@ -22,7 +22,7 @@ help:
 	@echo 'make test    style, types, tests and doctests'
 	@echo 'make docs    the documentation, into build/docs'
 	@echo 'make bench   the figures of docs/benchmarks.md, on this machine'
-	@echo 'make coverage  docs/coverage.md: 300 models of other libraries, about an hour'
+	@echo 'make coverage  docs/coverage.md: 470 models of other libraries, about an hour'
 	@echo 'make lint, make types, make format, make clean'
 
 # One stamp for each extra of pyproject.toml. A .venv made by hand has no stamp, so pip looks at it once and finds what

@@ -59,7 +59,11 @@ CALLS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("thing", [{}, None, torch.ones(3), [nn.Linear(2, 2)], "model", torch.relu], ids=repr)
+@pytest.mark.parametrize(
+    "thing",
+    [{}, None, torch.ones(3), [nn.Linear(2, 2)], "model", torch.relu],
+    ids=["dict", "none", "tensor", "list", "string", "function"],
+)
 def test_what_is_no_model_is_refused(call: Callable[[Any], object], thing: Any) -> None:
     with pytest.raises(InvalidInputError, match="a module is needed"):
         call(thing)

@@ -78,7 +78,9 @@ def test_owned_copy_of_a_parameter_is_a_plain_tensor_without_graph() -> None:
     assert not copied.requires_grad
 
 
-@pytest.mark.parametrize("value", [{1, 2}, {"f": len}, [object()], {("a", "b"): 1}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [{1, 2}, {"f": len}, [object()], {("a", "b"): 1}], ids=["set", "function", "object", "key"]
+)
 def test_value_without_a_place_in_a_file_is_refused_by_name(value: object) -> None:
     with pytest.raises(UnsupportedError, match=r"cannot save 'schedulers"):
         to_json(value, "schedulers", {})

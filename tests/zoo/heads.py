@@ -55,7 +55,7 @@ def headed(family: str, kind: Any, config: Any) -> Any:
 
 
 class _Classifier(nn.Module):
-    """An image encoder, and a linear layer on the mean of its last states."""
+    """An image encoder, and a linear layer on what it pools, or on the mean of its last states."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -68,6 +68,9 @@ class _Classifier(nn.Module):
         """One number a label, as `logits`."""
         from transformers.modeling_outputs import ImageClassifierOutput
 
-        states = self.encoder(pixel_values).last_hidden_state
-        pooled = states.mean((2, 3)) if states.dim() == 4 else states.mean(1)
+        result = self.encoder(pixel_values)
+        pooled = getattr(result, "pooler_output", None)
+        if pooled is None:
+            states = result.last_hidden_state
+            pooled = states.mean((2, 3)) if states.dim() == 4 else states.mean(1)
         return ImageClassifierOutput(logits=self.head(pooled))

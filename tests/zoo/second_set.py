@@ -51,7 +51,7 @@ _SINGLE = frozenset(
         *("afmoe", "axk1", "deepseek_v2", "deepseek_v4", "dots1", "ernie4_5_moe", "exaone_moe", "flex_olmo"),
         *("glm4_moe", "granitemoehybrid", "granitemoeshared", "hunyuan_v1_moe", "jamba", "kimi_linear", "lfm2_moe"),
         *("minimax", "nemotron_h", "phimoe", "qwen3_next", "xglm", "fsmt", "autoformer", "fastspeech2_conformer"),
-        *("llama4_text", "longcat_flash", "aimv2"),
+        *("llama4_text", "longcat_flash", "aimv2", "aimv2_vision_model", "radio", "deepseek_vit"),
     ]
 )
 """Architectures whose kernels or constants take single precision only, or whose code rounds to it on the way."""
@@ -70,20 +70,22 @@ _OUTPUTS = (
 def second_set() -> Iterator[Row]:
     """The whole set."""
     for family, (name, pixels, own) in _TIMM.items():
-        yield "timm", family, name, _timm_model(name, own), images(pixels), None
+        exact = family not in _SINGLE
+        yield "timm", family, name, _timm_model(name, own, exact), images(pixels, exact=exact), None
     for form, families in SECOND.items():
         for family, own in families.items():
             build = model_of(family, form, own, exact=family not in _SINGLE)
             yield "transformers", family, family, build, _typed(_INPUTS.get(family, _INPUTS.get(form))), _used
 
 
-def _timm_model(name: str, own: dict[str, Any]) -> Callable[[], nn.Module]:
-    """Builds a model of timm, smaller than published where sizes are given."""
+def _timm_model(name: str, own: dict[str, Any], exact: bool) -> Callable[[], nn.Module]:
+    """Builds a model of timm, smaller than published where sizes are given; in double precision if exact."""
 
     def build() -> nn.Module:
         import timm
 
-        return timm.create_model(name, pretrained=False, **own).double()
+        model: nn.Module = timm.create_model(name, pretrained=False, **own)
+        return model.double() if exact else model
 
     return build
 

@@ -209,7 +209,7 @@ _VISION: dict[str, dict[str, Any]] = {
         "num_attention_heads": 6,
         "initializer_range": 0.02,
     },
-    "sapiens2": {},
+    "sapiens2": {"head_config": {"upsample_out_channels": [16, 16], "conv_out_channels": [16]}},
     "swiftformer": {"depths": [1, 1, 1, 1], "embed_dims": [16, 24, 32, 40], "image_size": 64},
     "vitdet": {},
 }

@@ -93,8 +93,8 @@ _TIMM = {
 }
 """One small model a family; a family is a module of timm."""
 
-_HEADLESS = frozenset({"eva"})
-"""Families whose model has no head unless one is asked for."""
+_HEADS: dict[str, dict[str, float]] = {"eva": {"num_classes": 7, "head_init_scale": 1.0}}
+"""Heads of families whose model has none unless one is asked for; a larger one than theirs, so that it can be seen."""
 
 _TIMM_PIXELS = {"crossvit": 240, "swin_transformer_v2": 256}
 _ANY_SIZE = frozenset(
@@ -140,11 +140,10 @@ def timm_models() -> Iterator[tuple[str, str, Callable[[], nn.Module], Callable[
     """Family, name, how to build the model, how to make its inputs."""
     for family, name in _TIMM.items():
         pixels = 96 if family in _ANY_SIZE else _TIMM_PIXELS.get(family, 224)
-        own = {"num_classes": 7} if family in _HEADLESS else {}
-        yield family, name, _timm_model(name, **own), images(pixels)
+        yield family, name, _timm_model(name, **_HEADS.get(family, {})), images(pixels)
 
 
-def _timm_model(name: str, **own: int) -> Callable[[], nn.Module]:
+def _timm_model(name: str, **own: float) -> Callable[[], nn.Module]:
     """Builds a model of timm, with settings of its own."""
 
     def build() -> nn.Module:

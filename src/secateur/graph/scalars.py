@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from secateur._compat import is_fake
+
 __all__ = ["DATA", "are_close", "scalars_of"]
 
 DATA = (math.nan,)
@@ -31,7 +33,7 @@ def scalars_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     given = tuple(value for value in (*args, *kwargs.values()) if type(value) is float)
     if "scaled_dot_product" in name and kwargs.get("scale") is None:
         given += (float(args[0].shape[-1]) ** -0.5,)
-    if name == "aten.lift_fresh" and out.numel() <= _FEW and type(out).__name__ != "FakeTensor" and not out.is_complex():
+    if name == "aten.lift_fresh" and out.numel() <= _FEW and not (out.is_complex() or is_fake(out)):
         given += tuple(map(float, out.flatten().tolist()))
     return given
 
