@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _Orthogonal, _SpectralNorm, _WeightNorm
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 __all__ = [
+    "DispatchMode",
     "Orthogonal",
     "SpectralNorm",
     "WeightNorm",
@@ -22,12 +23,29 @@ __all__ = [
     "is_fake",
     "optimizer_classes",
     "optional",
+    "without_compiler",
     "without_torch_function",
     "wrappers",
 ]
 
 Orthogonal, SpectralNorm, WeightNorm = _Orthogonal, _SpectralNorm, _WeightNorm
 """The parametrizations that `torch.nn.utils.parametrizations` registers; their classes have no public names."""
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode that sees every op, to be used `without_compiler`: torch then need not keep its compiler from each call.
+
+    That takes as long as a small op.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def without_compiler() -> AbstractContextManager[object]:
+    """Have compiled functions run as they are written; nothing is compiled where the compiler was never loaded."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def optional(name: str) -> ModuleType | None:

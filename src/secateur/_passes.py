@@ -56,18 +56,38 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
     The opaque fast path of nn.MultiheadAttention is off meanwhile.
     """
-    # BatchNorm's kernels raise no version counter, so values are compared; fake tensors have none
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not _compat.is_fake(buffer)]
+    kinds: dict[object, list[Tensor]] = {}
+    for buffer in model.buffers():
+        if not _compat.is_fake(buffer):
+            is_plain = buffer.layout == torch.strided and not buffer.is_quantized
+            kinds.setdefault((buffer.dtype, buffer.device) if is_plain else buffer, []).append(buffer)
+    before = [(buffers, [buffer.shape for buffer in buffers], _values(buffers)) for buffers in kinds.values()]
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with _random_states_restored(), torch.no_grad(), attributes_restored(model):
+    with _random_states_restored(), torch.no_grad(), _compat.without_compiler(), attributes_restored(model):
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for buffer, before in buffers:
-                if buffer.shape == before.shape and not torch.equal(buffer, before):
-                    buffer.copy_(before)
+            for kind in before:
+                _put_back(*kind)
+
+
+def _values(buffers: Sequence[Tensor]) -> Tensor:
+    """The values of several tensors of one kind in new memory: a model may have hundreds of small ones."""
+    if len(buffers) == 1:
+        return buffers[0].detach().clone()
+    return torch.cat([buffer.detach().reshape(-1) for buffer in buffers])
+
+
+def _put_back(buffers: Sequence[Tensor], shapes: Sequence[torch.Size], values: Tensor) -> None:
+    """Give tensors their values again; they are compared first, as BatchNorm's kernels raise no version counter."""
+    if [buffer.shape for buffer in buffers] == shapes and torch.equal(_values(buffers), values):
+        return
+    several = values.split([shape.numel() for shape in shapes]) if len(shapes) > 1 else [values]
+    for buffer, shape, own in zip(buffers, shapes, several, strict=True):
+        if buffer.shape == shape and not torch.equal(buffer, own.view_as(buffer)):
+            buffer.copy_(own.view_as(buffer))
 
 
 @contextmanager

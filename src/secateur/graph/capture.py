@@ -16,9 +16,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from secateur._compat import without_torch_function
+from secateur._compat import DispatchMode, without_torch_function
 from secateur.graph.call import Call, Kind, Rule, operands, tensors_in
 from secateur.graph.costs import Activation, Product
 from secateur.graph.labels import Axis, Dim, Dims, Labels, size_of
@@ -66,7 +65,7 @@ class _Record:
     is_clean: bool = False
 
 
-class Capture(TorchDispatchMode):
+class Capture(DispatchMode):
     """Watches one run of one model and collects the labels of its tensors.
 
     Args:

@@ -119,12 +119,16 @@ class Coupling:
         """
         gone = self.solution.removed(units)
         found = {}
+        known: dict[Dim, npt.NDArray[np.bool_] | None] = {}  # a layer and its norm have one width
         for name, dims in self.dims.items():
             for d, dim in enumerate(dims):
-                if dim:
-                    kept = self.solution.kept(dim, gone)
-                    if not kept.all():
-                        found[name, d] = kept
+                roots = tuple(axis.root for axis in dim)
+                if roots not in known:
+                    kept = self.solution.kept(roots, gone)
+                    known[roots] = None if kept.all() else kept
+                mask = known[roots]
+                if mask is not None:
+                    found[name, d] = mask.copy()
         return found
 
     @cached_property

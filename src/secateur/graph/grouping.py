@@ -96,7 +96,9 @@ def groups_of(
     marks = np.zeros(len(solution.parents), dtype=np.uint64)
     marks[unit[first]] = np.add.reduceat(random[place] * count.astype(np.uint64), first)
     for factors, number in zip(solution.parents.T, random[len(places) :], strict=True):
-        marks[np.unique(factors[factors != FIXED])] += number
+        is_factor = np.zeros(len(marks), dtype=bool)
+        is_factor[factors[factors != FIXED]] = True
+        marks[is_factor] += number
     starts = np.append(0, np.cumsum(np.bincount(unit, minlength=len(solution.parents))))
 
     seen: dict[int, list[int]] = {}

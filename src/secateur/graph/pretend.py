@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from secateur._compat import DispatchMode
 from secateur._errors import UnsupportedError
 from secateur.graph.call import operands, tensors_in
 from secateur.graph.coupling import Coupling
@@ -133,7 +133,7 @@ def _holding(values: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
             tensor.data = own
 
 
-class _Following(TorchDispatchMode):
+class _Following(DispatchMode):
     """Goes through ops in step with an analysed run; those without results, which only read, are passed over.
 
     How a scalar is read off a tensor depends on what watches the run.
@@ -159,6 +159,10 @@ class _Following(TorchDispatchMode):
         return step if step is not None and step.name == _name_of(func) else None
 
 
+_IN_ORDER = frozenset({"aten.native_layer_norm"})
+"""Ops whose results lie in memory as new tensors do, so that they can be put together from what stays."""
+
+
 class Pretence(_Following):
     """Zeroes removed positions of every result, and has ops that combine positions run on those that stay."""
 
@@ -167,11 +171,15 @@ class Pretence(_Following):
     ) -> Any:
         """Run one op."""
         kwargs = kwargs or {}
-        out = self._execute(func, args, kwargs)
+        step = self._step(func) if _name_of(func) in _IN_ORDER else None
+        if step is not None and self._is_mixed(step, func):
+            out: Any = tuple(self._mixed(step, func, args, kwargs))
+        else:
+            out = self._execute(func, args, kwargs)
         results = list(operands(out))
         if not results:
             return out
-        step = self._step(func)
+        step = step or self._step(func)
         if len(results) != len(step.outputs):
             raise UnsupportedError(f"the model does not run as when it was analysed: {func} gives other results.")
         self.used.append((step.name, scalars_of(step.name, args, kwargs, out)))
@@ -180,8 +188,9 @@ class Pretence(_Following):
                 raise UnsupportedError(f"the model does not run as when it was analysed: {func} gives other sizes.")
             if not step.is_view:  # which shows what has been cleared
                 self.staying.clear_(tensor, dims)
-        if self._is_mixed(step, func):
-            self._mix_again(step, func, args, kwargs, results)
+        if self._is_mixed(step, func) and step.name not in _IN_ORDER:
+            for tensor, mixed in zip(results, self._mixed(step, func, args, kwargs), strict=True):
+                tensor.copy_(mixed)
         return out
 
     def _step(self, func: Any) -> Ran:
@@ -195,16 +204,13 @@ class Pretence(_Following):
         """Whether an op combines positions some of which are gone."""
         return any(self.staying.count(dim) < size_of(dim) for dim in step.mixed) and not func._schema.is_mutable
 
-    def _mix_again(
-        self, step: Ran, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
-    ) -> None:
-        """Put into the results what the op makes of the positions that stay."""
+    def _mixed(self, step: Ran, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """What the op makes of the positions that stay, and zeros at the others."""
         sources = iter(step.inputs)
         args = tuple(self._smaller(argument, sources) for argument in args)
         kwargs = {name: self._smaller(argument, sources) for name, argument in kwargs.items()}
         again = operands(func(*self._resized(step, args), **kwargs))
-        for tensor, smaller, dims in zip(results, again, step.outputs, strict=True):
-            tensor.copy_(self.staying.scattered(smaller, dims))
+        return [self.staying.scattered(smaller, dims) for smaller, dims in zip(again, step.outputs, strict=True)]
 
     def _smaller(self, argument: Any, sources: Iterator[Dims]) -> Any:
         """An argument with the positions that stay."""

@@ -57,6 +57,8 @@ def rows_of(coupling: Coupling, group: Group) -> Rows | None:
     Returns:
         The rows; None if units of the group are no columns, or are the same ones in all rows for a reason.
     """
+    if not coupling.solution.has_products:
+        return None
     known, first = _ROWS.setdefault(coupling, {}), group.units[0]
     if first not in known:
         known[first] = _rows_of(coupling, group)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
-from secateur.graph.labels import Axis, Block, Dim, Labels, size_of
+from secateur.graph.labels import Axis, Block, Dim, Labels
 
 __all__ = ["FIXED", "Solution", "solve"]
 
@@ -58,6 +58,11 @@ class Solution:
         outer, inner = self.parents[products].T.copy()
         return products, outer, inner
 
+    @property
+    def has_products(self) -> bool:
+        """Whether some classes depend on others, as columns of heads do on both."""
+        return len(self._products[0]) > 0
+
     def removed(self, units: Iterable[int]) -> Flags:
         """Which classes go when these units go, shape (classes,)."""
         gone = np.zeros(len(self.parents) + 1, dtype=bool)  # the last entry stands for FIXED
@@ -78,8 +83,6 @@ class Solution:
 
     def kept(self, dim: Dim, gone: Flags) -> Flags:
         """Which positions of a dim stay, given the classes that go; shape (size of the dim,)."""
-        if not gone.any():
-            return np.ones(size_of(dim), dtype=bool)
         going = np.zeros(1, dtype=bool)
         for axis in dim:
             here = np.zeros(axis.size, dtype=bool) if axis.is_fixed else gone[self.classes(axis)]
