@@ -107,7 +107,11 @@ def _try(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, seed: in
     outcome.before, outcome.after = plan.parameters
     outcome.kept = list(plan.kept_whole)
     other = copy.deepcopy(model)
-    trains(plan, other.train() if entry.only_in_training else other, inputs)
+    try:
+        trains(plan, other.train() if entry.only_in_training else other, inputs)
+    except Exception:
+        plan.apply_(copy.deepcopy(model), tried_on=inputs)  # as `shrink_` does, which refuses what does not run
+        raise
     try:
         _compare(outcome, entry, model, inputs, units, plan)
     except secateur.UnsupportedError as error:
