@@ -107,3 +107,35 @@ def test_loss_has_its_graph_also_under_no_grad() -> None:
     layer = nn.Linear(2, 1)
     with torch.no_grad():
         assert loss_on(layer, lambda m, x: m(x).sum(), torch.ones(1, 2)).grad_fn is not None
+
+
+def test_buffers_of_all_kinds_have_their_values_again() -> None:
+    class Busy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, buffer in {
+                "a": torch.ones(2, 3),
+                "b": torch.full((4,), torch.nan),
+                "count": torch.zeros((), dtype=torch.int64),
+                "steps": torch.arange(3),
+                "empty": torch.empty(0),
+                "flags": torch.ones(2, dtype=torch.bool),
+                "sparse": torch.eye(3).to_sparse(),
+            }.items():
+                self.register_buffer(name, buffer)
+
+        def forward(self) -> None:
+            self.a.t_()  # another shape
+            self.a.add_(1)
+            self.b.fill_(0)
+            self.count += 1
+            self.steps.mul_(2)
+            self.flags.logical_not_()
+
+    model = Busy()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with undisturbed(model):
+        model()
+    for name, buffer in model.named_buffers():
+        if name != "a":  # whose shape is its own to give back
+            torch.testing.assert_close(buffer.to_dense(), before[name].to_dense(), rtol=0, atol=0, equal_nan=True)

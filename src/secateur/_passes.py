@@ -82,12 +82,18 @@ def _values(buffers: Sequence[Tensor]) -> Tensor:
 
 def _put_back(buffers: Sequence[Tensor], shapes: Sequence[torch.Size], values: Tensor) -> None:
     """Give tensors their values again; they are compared first, as BatchNorm's kernels raise no version counter."""
-    if [buffer.shape for buffer in buffers] == shapes and torch.equal(_values(buffers), values):
+    if [buffer.shape for buffer in buffers] == shapes and _is_same(_values(buffers), values):
         return
     several = values.split([shape.numel() for shape in shapes]) if len(shapes) > 1 else [values]
     for buffer, shape, own in zip(buffers, shapes, several, strict=True):
-        if buffer.shape == shape and not torch.equal(buffer, own.view_as(buffer)):
-            buffer.copy_(own.view_as(buffer))
+        own = own if len(shapes) == 1 else own.view(shape)
+        if buffer.shape == shape and not _is_same(buffer, own):
+            buffer.copy_(own)
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are known to have the same values; sparse ones cannot be compared."""
+    return one.layout == torch.strided and torch.equal(one, other)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from secateur import InvalidInputError, Masks, ShapeError
 from secateur.allocation import uniform
-from secateur.dst import History, RigL, overlap
+from secateur.dst import SRSTE, History, RigL, Static, overlap
 from secateur.masks.bits import Bits
 from tests.dst.methods import net, step
 
@@ -129,3 +130,17 @@ def test_progress_says_where_it_stands() -> None:
     assert training.progress().startswith("RigL: step 5 of 4, 50.00 % zeros, 100.0 % exchanged, ")
     assert training.progress().endswith(" ever kept, no change to come")
     assert repr(training).splitlines()[1].startswith("Masks: 50 of 100 weights are zero")
+
+
+def test_a_history_prints_a_line_for_each_change() -> None:
+    training = Static(nn.Linear(10, 10), sparsity=0.5)
+    assert repr(training.history).splitlines() == [
+        "History: 1 entries",
+        "  step       0   50.00% zeros    0.0% exchanged",
+    ]
+    assert training.progress().startswith("Static: step 0, 50.00 % zeros")
+
+
+def test_a_straight_through_method_prints_its_step_and_its_masks() -> None:
+    training = SRSTE(nn.Linear(8, 8), n=2, m=4)
+    assert repr(training).startswith("SRSTE: step 0\nMasks: 32 of 64 weights are zero")

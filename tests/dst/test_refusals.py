@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from secateur import HolderError, InfeasibleError, InvalidInputError, UnsupportedError, patterns
+from secateur import HolderError, InfeasibleError, InvalidInputError, Masks, UnsupportedError, patterns
 from secateur.dst import Gradual, GraNet, RigL, Static
 from tests.dst.methods import flat, make, net, step
 from tests.masks.oracles import is_zero, snapshot
@@ -149,3 +149,11 @@ def test_state_of_another_method_or_model_is_refused() -> None:
         other.load_state_dict({"step": 3})
     assert snapshot(its.model) == before
     assert other.step == 0
+
+
+def test_a_curve_that_is_a_name_is_refused_and_told_which_there_are() -> None:
+    model = nn.Linear(8, 8)
+    with pytest.raises(InvalidInputError, match=r"a curve is a function") as caught:
+        Gradual(model, sparsity=0.5, end_step=100, curve="cubic")
+    assert "secateur.schedules.cubic" in str(caught.value)
+    assert len(Masks(model)) == 0

@@ -135,6 +135,11 @@ class History(Sequence[Change]):
     _ever: dict[str, Tensor] = field(default_factory=dict)
     _shapes: dict[str, torch.Size] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """A line for each change."""
+        lines = [f"  step {c.step:>7,}  {c.sparsity:7.2%} zeros  {c.churn:6.1%} exchanged" for c in self.changes]
+        return "\n".join([f"History: {len(lines)} entries", *lines])
+
     def add(self, step: int, before: Mapping[str, Tensor], after: Mapping[str, Bits], unreached: Sequence[str]) -> None:
         """Take in a change.
 

@@ -123,6 +123,10 @@ class SRSTE(Attending):
         keeper.settle(mine)
         self._latent.clear()
 
+    def __repr__(self) -> str:
+        """The step, then the table of the masks."""
+        return f"SRSTE: step {self.step:,}\n{self.masks!r}"
+
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:

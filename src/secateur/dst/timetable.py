@@ -7,7 +7,7 @@ from numbers import Real
 
 from secateur._errors import InvalidInputError
 from secateur.allocation._sparsity import check_sparsity
-from secateur.schedules import Curve, Schedule, check_rising, constant, cosine
+from secateur.schedules import CURVES, Curve, Schedule, check_rising, constant, cosine
 
 __all__ = ["Timetable", "approach", "decaying", "timetable"]
 
@@ -92,8 +92,15 @@ def approach(curve: Curve, initial: float, final: float, *, every: int, begin_st
     """The sparsity that goes along a curve and has arrived when the last change is made.
 
     Raises:
-        InvalidInputError: Steps that are none or come in the wrong order, or too few of them for one change.
+        InvalidInputError: A curve that is none, such as its name; steps that are none or come in the wrong order, or
+            too few of them for one change.
     """
+    if not callable(curve):
+        raise InvalidInputError(
+            "a curve is a function that makes a schedule.",
+            curve=repr(curve),
+            there_are=", ".join(f"secateur.schedules.{name}" for name in CURVES),
+        )
     _check_steps(every, begin_step, end_step)
     steps = _steps(every, begin_step, end_step)
     if not steps or (steps[-1] == begin_step and initial != final):

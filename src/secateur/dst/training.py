@@ -174,8 +174,9 @@ class SparseTraining(Attending):
         """
         last = self.history[-1]
         coming = f"next change at {self.next_step:,}" if self.next_step is not None else "no change to come"
+        end = f" of {self._times.end_step:,}" if self._times.end_step else ""
         return (
-            f"{type(self).__name__}: step {self.step:,} of {self._times.end_step:,}, {last.sparsity:.2%} zeros, "
+            f"{type(self).__name__}: step {self.step:,}{end}, {last.sparsity:.2%} zeros, "
             f"{last.churn:.1%} exchanged, {last.ever_kept:.1%} ever kept, {coming}"
         ).replace("%", " %")
 
