@@ -18,7 +18,6 @@ from secateur.shrink import ShrinkPlan, plan_of
 from tests.graph.test_structures import ALL, made
 from tests.shrink.models import is_unchanged, state_of
 
-
 UNTRAINED = ("results_put_where_told",)
 """torch computes no gradients of ``out=``."""
 
