@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -144,3 +145,11 @@ def test_a_history_prints_a_line_for_each_change() -> None:
 def test_a_straight_through_method_prints_its_step_and_its_masks() -> None:
     training = SRSTE(nn.Linear(8, 8), n=2, m=4)
     assert repr(training).startswith("SRSTE: step 0\nMasks: 32 of 64 weights are zero")
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"changes": 3}, {"changes": [{}]}, {"changes": [], "start": {}, "ever": {}}, None]
+)
+def test_what_is_no_history_is_refused(state: Any) -> None:
+    with pytest.raises(InvalidInputError, match="no state of a history"):
+        History.from_state(state)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from secateur import HolderError, InvalidInputError, Masks, ShapeError, prune_
+from secateur import HolderError, InvalidInputError, Masks, ShapeError, UnsupportedError, prune_
 from tests.masks.oracles import bits, half, is_zero, moments, snapshot
 
 
@@ -405,3 +405,12 @@ def test_copy_of_the_model_alone_is_independent() -> None:
     assert snapshot(net, optimizer) == before
     Masks(copied).remove()
     assert len(masks) == 2
+
+
+def test_masks_for_two_parameters_in_one_memory_are_refused() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    model["b"].weight = nn.Parameter(model["a"].weight.data)
+    before = model["a"].weight.detach().clone()
+    with pytest.raises(UnsupportedError, match="another parameter in the same memory"):
+        Masks.from_dict(model, {"a.weight": torch.eye(4) == 0})
+    assert torch.equal(model["a"].weight, before)

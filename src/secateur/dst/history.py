@@ -205,7 +205,22 @@ class History(Sequence[Change]):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> History:
-        """Undo `state_dict`."""
+        """Undo `state_dict`.
+
+        Raises:
+            InvalidInputError: It is none.
+        """
+        try:
+            return cls._from_state(state)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"this is no state of a history: {type(error).__name__}: {error}.",
+                fix="the state of a training as training.state_dict() gave it",
+            ) from error
+
+    @classmethod
+    def _from_state(cls, state: Mapping[str, Any]) -> History:
+        """The same, of a state that is one."""
         changes = [
             Change(
                 change["step"],

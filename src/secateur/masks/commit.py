@@ -13,7 +13,7 @@ from secateur._errors import HolderError, InvalidInputError, ShapeError
 from secateur._wrappers import refuse_model
 from secateur.masks import keeper
 from secateur.masks.bits import Bits
-from secateur.masks.eligible import check_maskable, find
+from secateur.masks.eligible import check_maskable, find, refuse_shared
 from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
 from secateur.masks.slots import store
@@ -144,6 +144,7 @@ def _checked(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, nn.Para
         other = first.setdefault(id(parameter), name)
         if other != name and not torch.equal(mask, masks[other]):
             raise InvalidInputError(f"{name!r} and {other!r} are one tied parameter, but their masks differ.")
+    refuse_shared(model, {name for name, parameter in model.named_parameters() if id(parameter) in first})
     return parameters
 
 

@@ -9,7 +9,7 @@ from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._names import Selectors, chosen_names, computed_by, match, owner_of, tied_names
 
-__all__ = ["Selectors", "check_maskable", "eligible_names", "find", "left_out", "unmaskable"]
+__all__ = ["Selectors", "check_maskable", "eligible_names", "find", "left_out", "refuse_shared", "unmaskable"]
 
 
 def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> list[str]:
@@ -45,7 +45,7 @@ def eligible_names(model: nn.Module, include: Selectors, exclude: Selectors) -> 
         )
     for name in names:
         check_maskable(model, name)
-    _refuse_shared(model, set(names))
+    refuse_shared(model, set(names))
     return names
 
 
@@ -117,8 +117,16 @@ def unmaskable(tensor: Tensor) -> tuple[str, str] | None:
     return None
 
 
-def _refuse_shared(model: nn.Module, names: set[str]) -> None:
-    """Refuse parameters whose memory is that of other parameters, which would get zeros that no mask of theirs has."""
+def refuse_shared(model: nn.Module, names: set[str]) -> None:
+    """Refuse parameters whose memory is that of other parameters, which would get zeros that no mask of theirs has.
+
+    Args:
+        model: The model.
+        names: First names of the parameters.
+
+    Raises:
+        UnsupportedError: One of them is in the memory of another parameter.
+    """
     spans = sorted(
         (str(parameter.device), parameter.data_ptr(), parameter.data_ptr() + parameter.nbytes, name)
         for name, parameter in model.named_parameters()
