@@ -157,3 +157,22 @@ def test_after_an_error_the_model_has_its_own_values_again() -> None:
     with pytest.raises(UnsupportedError, match=r"gives other sizes"):
         run_without(model, torch.randn(7, 5), coupling, coupling.groups[0].units[:4])
     assert [parameter.data_ptr() for parameter in model.parameters()] == memory
+
+
+def test_weights_that_meet_the_input_itself_are_emptied() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x.index_fill(0, torch.tensor([0]), 0.0)) + self.b(x)
+
+    model, x = Twice().double(), torch.randn(5, 4, dtype=torch.float64)
+    coupling = analyze(model, x, prune_inputs=True)
+    gone = coupling.groups[0].units[1:3]
+    kept = torch.tensor([0, 3])
+    filled = torch.cat([torch.zeros(1, 4, dtype=torch.float64), x[1:]])
+    by_hand = filled[:, kept] @ model.a.weight[:, kept].T + model.a.bias
+    by_hand = by_hand + x[:, kept] @ model.b.weight[:, kept].T + model.b.bias
+    torch.testing.assert_close(run_without(model, x, coupling, gone).result, by_hand)

@@ -58,3 +58,15 @@ def test_what_is_no_number_is_cleared_as_well(coupling: Coupling, strange: float
 def test_where_nothing_goes_the_tensor_itself_is_given_back(coupling: Coupling) -> None:
     staying, tensor = Staying(coupling.solution, []), torch.randn(3, 6)
     assert staying.cleared(tensor, coupling.dims["2.weight"]) is tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_positions_of_two_dims_are_cleared_together_and_in_place(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    coupling = analyze(model, torch.zeros(1, 4))
+    staying = Staying(coupling.solution, [group.units[0] for group in coupling.groups])
+    tensor = torch.ones(6, 5, dtype=dtype)
+    staying.clear_(tensor, coupling.dims["2.weight"])
+    expected = torch.ones(6, 5, dtype=dtype)
+    expected[0], expected[:, 0] = 0, 0
+    assert torch.equal(tensor, expected)

@@ -109,7 +109,7 @@ def _try(outcome: Outcome, entry: Entry, model: nn.Module, inputs: Any, seed: in
     other = copy.deepcopy(model)
     try:
         trains(plan, other.train() if entry.only_in_training else other, inputs)
-    except Exception:
+    except Exception:  # of any kind, raised again below
         plan.apply_(copy.deepcopy(model), tried_on=inputs)  # as `shrink_` does, which refuses what does not run
         raise
     try:

@@ -32,7 +32,7 @@ def only_factors(coupling: Coupling) -> frozenset[str]:
             if number in own and not (step.name == "aten.embedding" and place == 0):
                 other = {left: right, right: left}.get(place)
                 against = inputs[other] if other is not None and other < len(inputs) else None
-                if against not in made or against in own or against in given:
+                if against not in made or against in given:
                     read |= own[number]
         made.update(id(dims) for dims in step.outputs)
     return frozenset(coupling.dims) - read
