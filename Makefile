@@ -11,6 +11,9 @@ PYTHON_CHECK := import sys; sys.version_info < (3, 11) and sys.exit( \
 	": name another one (make PYTHON=python3.12 ...), and remove .venv if it was made with the old one")
 # Small tensors: more threads than processes only wait for each other.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# The kernels; a machine without a compiler has none and needs none.
+KERNELS := src/secateur/_native
+SOURCES := $(KERNELS)/compiling.py $(wildcard $(KERNELS)/sources/*)
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
@@ -36,6 +39,11 @@ $(BIN)/python:
 	@$(PYTHON) -c '$(PYTHON_CHECK)'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
+# The install has compiled them already; this is for sources that changed since.
+$(VENV)/.kernels: $(SOURCES) | $(BIN)/python
+	@$(BIN)/python $(KERNELS)/compiling.py || true
+	@touch $@
+
 demo: $(VENV)/.stamp-demo
 	$(BIN)/secateur demo
 
@@ -46,7 +54,7 @@ lint: $(VENV)/.stamp-test
 types: $(VENV)/.stamp-test
 	$(BIN)/mypy
 
-test: lint types
+test: lint types $(VENV)/.kernels
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS)
 
 # -E: all pages anew, as a warning is only given for a page that is read.

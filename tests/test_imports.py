@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "secateur"
 LAYERS = (
     {"surgery", "patterns", "scores", "allocation", "schedules", "graph"},
     {"masks"},
-    {"dst", "shrink", "tickets", "interchange"},
+    {"dst", "shrink", "tickets", "interchange", "optim"},
     {"doctor", "runtime", "export", "report"},
     {"secateur"},  # the package itself, which gathers the public names of all parts but the rim
     {"integrations", "cli", "__main__"},
