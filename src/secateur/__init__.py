@@ -9,6 +9,7 @@ from secateur import graph as graph
 from secateur import interchange as interchange
 from secateur import masks as masks
 from secateur import patterns as patterns
+from secateur import runtime as runtime
 from secateur import schedules as schedules
 from secateur import scores as scores
 from secateur import shrink as shrink
@@ -31,6 +32,8 @@ from secateur.dst import RigL as RigL
 from secateur.graph import analyze as analyze
 from secateur.masks import Masks as Masks
 from secateur.masks import prune_ as prune_
+from secateur.runtime import compress as compress
+from secateur.runtime import load_compressed as load_compressed
 from secateur.shrink import Budget as Budget
 from secateur.shrink import ShrinkPlan as ShrinkPlan
 from secateur.shrink import load_ as load_
@@ -61,9 +64,11 @@ __all__ = [
     "UnsupportedError",
     "allocation",
     "analyze",
+    "compress",
     "diagnose",
     "grow_",
     "load_",
+    "load_compressed",
     "patterns",
     "plan_shrink",
     "prune_",

@@ -21,6 +21,7 @@ __all__ = [
     "has_inner_tensors",
     "is_caching_parametrizations",
     "is_fake",
+    "is_watched",
     "optimizer_classes",
     "optional",
     "without_compiler",
@@ -54,6 +55,18 @@ def optional(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except ImportError:
         return None
+
+
+def is_watched(tensor: Tensor) -> bool:
+    """Whether somebody must see an op that takes this tensor: a compiler, a tracer, a mode, a transform, a subclass."""
+    return (
+        type(tensor) not in (Tensor, nn.Parameter)
+        or torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._functorch.maybe_current_level() is not None
+    )
 
 
 def optimizer_classes() -> dict[str, type[torch.optim.Optimizer]]:

@@ -17,6 +17,7 @@ __all__ = [
     "default_names",
     "match",
     "owner_of",
+    "put_module",
     "selectors_among",
     "tied_names",
 ]
@@ -62,6 +63,18 @@ def _inside(model: nn.Module, path: str) -> nn.Module:
             return model.get_submodule(path)
         module = children[part]  # type: ignore[assignment]
     return module
+
+
+def put_module(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Put a module where a model has another one.
+
+    Args:
+        model: The model.
+        path: Dotted path of what is there; not empty.
+        module: What will be there.
+    """
+    parent, _, leaf = path.rpartition(".")
+    setattr(_inside(model, parent), leaf, module)
 
 
 def tied_names(model: nn.Module) -> dict[str, list[str]]:

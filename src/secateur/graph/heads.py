@@ -10,7 +10,7 @@ so its identity, parameters, hooks and state names stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -43,9 +43,9 @@ class FreeHeadsAttention(nn.MultiheadAttention):
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")  # as torch does
         batched = query.dim() == 3
         if not batched:
-            query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
+            query, key, value = _each(lambda tensor: tensor.unsqueeze(0), query, key, value)
         elif not self.batch_first:
-            query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
+            query, key, value = _each(lambda tensor: tensor.transpose(0, 1), query, key, value)
         if not batched and key_padding_mask is not None:
             key_padding_mask = key_padding_mask.unsqueeze(0)
         q, k, v = (self._heads(tensor) for tensor in self._projected(query, key, value))
@@ -61,7 +61,7 @@ class FreeHeadsAttention(nn.MultiheadAttention):
         else:
             causal = is_causal and mask is None
             heads = functional.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=self.scale)
-        out = functional.linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias)
+        out = self._merged(heads.transpose(1, 2).flatten(2))
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
         return (out if self.batch_first else out.transpose(0, 1)), weights
@@ -76,9 +76,19 @@ class FreeHeadsAttention(nn.MultiheadAttention):
         for tensor, weight, bias in zip((query, key, value), weights, biases, strict=True):
             yield functional.linear(tensor, weight, bias)
 
+    def _merged(self, heads: Tensor) -> Tensor:
+        """The output of all heads together, (batch, positions, heads together), projected back."""
+        return functional.linear(heads, self.out_proj.weight, self.out_proj.bias)
+
     def _heads(self, tensor: Tensor) -> Tensor:
         """(batch, positions, heads together) -> (batch, heads, positions, width of a head)."""
         return tensor.view(tensor.shape[0], tensor.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
+
+
+def _each(change: Callable[[Tensor], Tensor], *tensors: Tensor) -> Iterator[Tensor]:
+    """Change each tensor; one that is given several times stays one."""
+    changed = {id(tensor): change(tensor) for tensor in tensors}
+    return (changed[id(tensor)] for tensor in tensors)
 
 
 def _additive(attn_mask: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:

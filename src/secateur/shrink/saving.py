@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from secateur.shrink.values import refuse_valueless
 from secateur.surgery.edits import SetAttr
 from secateur.surgery.transaction import Holders, transaction
 
-__all__ = ["load_", "save"]
+__all__ = ["Content", "content_of", "fit_", "load_", "save"]
 
 _FORMAT = "secateur.model.1"
 _UNSAVED = "buffer|"
@@ -35,13 +35,40 @@ _GATES = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
 
 
 @dataclass
-class _Content:
-    """What a file holds."""
+class Content:
+    """What a file of a model holds.
+
+    Args:
+        tensors: Its state, tied tensors under each of their names.
+        buffers: Those that are in no state.
+        numbers: Integers that modules record: path, attribute, position in it, the number now and before all cuts.
+        scales: Attention with free heads -> factor of its scores.
+        aliases: Name in the state -> the name of the same tensor under which it is written.
+    """
 
     tensors: dict[str, Tensor]
     buffers: dict[str, Tensor] = field(default_factory=dict)
     numbers: list[tuple[str, str, int | None, int, int]] = field(default_factory=list)
     scales: dict[str, float] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def header(self) -> dict[str, Any]:
+        """All but the tensors, for a file."""
+        return {"aliases": self.aliases, "numbers": self.numbers, "scales": self.scales}
+
+    def written(self) -> dict[str, Tensor]:
+        """The tensors for a file, each once."""
+        own = {name: tensor for name, tensor in self.tensors.items() if name not in self.aliases}
+        return own | {_UNSAVED + name: buffer for name, buffer in self.buffers.items()}
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any], written: Mapping[str, Tensor]) -> Self:
+        """Undo `header` and `written`."""
+        tensors = dict(written)
+        tensors.update({name: tensors[twin] for name, twin in header["aliases"].items()})
+        buffers = {name.removeprefix(_UNSAVED): t for name, t in tensors.items() if name.startswith(_UNSAVED)}
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNSAVED)}
+        return cls(tensors, buffers, [tuple(n) for n in header["numbers"]], header["scales"], header["aliases"])
 
 
 def save(model: nn.Module, path: str | PathLike[str]) -> None:
@@ -56,6 +83,16 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
         UnsupportedError: The model's state holds something else than tensors, or tensors that are lazy; or the model is
             inside a wrapper that keeps parameters in forms of its own.
     """
+    content = content_of(model)
+    write_file(path, "model", {"format": _FORMAT, **content.header()}, content.written())
+
+
+def content_of(model: nn.Module) -> Content:
+    """What a file has to hold of a model, with memory of its own.
+
+    Raises:
+        InvalidInputError, UnsupportedError: Those of `save`.
+    """
     refuse_model(model)
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -67,21 +104,14 @@ def save(model: nn.Module, path: str | PathLike[str]) -> None:
             raise UnsupportedError(f"cannot save {name!r}: it is lazy and has no shape yet.", fix="run the model once")
         refuse_valueless([value], "a file")
         twin = first.setdefault((value.data_ptr() or id(value), value.shape, value.stride()), name)
-        if twin == name:
-            tensors[name] = value.detach().clone()
-        else:
+        if twin != name:
             aliases[name] = twin
-    named = model.state_dict().keys()
-    for name, buffer in model.named_buffers():  # those that no state dict holds are computed anew, at their old size
-        if name not in named:
-            tensors[_UNSAVED + name] = buffer.detach().clone()
-    header = {
-        "format": _FORMAT,
-        "aliases": aliases,
-        "numbers": [(a.label, a.name, a.index, int(value), int(old_size(value))) for a, value in stored_sizes(model)],
-        "scales": {n: m.scale for n, m in model.named_modules() if isinstance(m, FreeHeadsAttention)},
-    }
-    write_file(path, "model", header, tensors)
+        tensors[name] = tensors[twin] if twin != name else value.detach().clone()
+    # those that no state dict holds are computed anew, at their old size
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers() if name not in tensors}
+    numbers = [(a.label, a.name, a.index, int(value), int(old_size(value))) for a, value in stored_sizes(model)]
+    scales = {n: m.scale for n, m in model.named_modules() if isinstance(m, FreeHeadsAttention)}
+    return Content(tensors, buffers, numbers, scales, aliases)
 
 
 def load_(
@@ -118,7 +148,13 @@ def load_(
             changed.
     """
     refuse_model(model)
-    content = _Content(dict(source)) if isinstance(source, Mapping) else _read(fspath(source))
+    content = Content(dict(source)) if isinstance(source, Mapping) else _read(fspath(source))
+    fit_(model, content, optimizer=optimizer, ema=ema)
+    return model
+
+
+def fit_(model: nn.Module, content: Content, *, optimizer: Holders = None, ema: Holders = None) -> None:
+    """Do what `load_` does, with the content of a file."""
     _refuse_other(model, content.tensors)
     twins = twins_among(model, ema, named_tensors(model))
     owners = [owner for twin in twins for owner in _owners(twin, content)]
@@ -141,18 +177,13 @@ def load_(
     for name, buffer in model.named_buffers():
         if name in content.buffers:
             buffer.copy_(content.buffers[name])
-    return model
 
 
-def _read(path: str) -> _Content:
+def _read(path: str) -> Content:
     """The content of a file."""
     fix = "secateur.save(model, path) writes such files; a state_dict can be given instead of a path"
     with opened(path, "model", _FORMAT, fix=fix) as (file, header):
-        tensors = {name: tensor_in(file, header, name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    tensors.update({name: tensors[twin] for name, twin in header["aliases"].items()})
-    buffers = {name.removeprefix(_UNSAVED): t for name, t in tensors.items() if name.startswith(_UNSAVED)}
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNSAVED)}
-    return _Content(tensors, buffers, [tuple(number) for number in header["numbers"]], header["scales"])
+        return Content.read(header, {name: tensor_in(file, header, name) for name in file.keys()})  # noqa: SIM118
 
 
 def _refuse_other(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -174,7 +205,7 @@ def _is_no_larger(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(one) == len(other) and all(new <= old for new, old in zip(one, other, strict=True))
 
 
-def _owners(model: nn.Module, content: _Content) -> Iterator[tuple[object, str, object]]:
+def _owners(model: nn.Module, content: Content) -> Iterator[tuple[object, str, object]]:
     """Each object whose numbers change, the attribute, and its whole new value."""
     own = {(a.label, a.name, a.index): a for a, _ in stored_sizes(model)}
     values: dict[tuple[int, str], Any] = {}
@@ -195,7 +226,7 @@ def _owners(model: nn.Module, content: _Content) -> Iterator[tuple[object, str, 
         yield owners[owner], name, type(before)(value) if isinstance(value, list) else value
 
 
-def _narrows(name: str, module: nn.Module, content: _Content) -> bool:
+def _narrows(name: str, module: nn.Module, content: Content) -> bool:
     """Whether a module is an attention whose heads become narrower than its input."""
     if not isinstance(module, nn.MultiheadAttention) or not can_be_freed(module):
         return False
@@ -208,7 +239,7 @@ def _narrows(name: str, module: nn.Module, content: _Content) -> bool:
     return name in content.scales
 
 
-def _kept(model: nn.Module, content: _Content, name: str, dim: int, old: int, new: int) -> list[int]:
+def _kept(model: nn.Module, content: Content, name: str, dim: int, old: int, new: int) -> list[int]:
     """Positions to keep: their values come later, so any will do that leave equally many in each group or gate."""
     parts, left = _parts(model, content, name, dim)
     if old % parts:
@@ -236,7 +267,7 @@ def _groups_left(name: str, channels: int, groups: int, size: int) -> int:
     return ways[0]
 
 
-def _parts(model: nn.Module, content: _Content, name: str, dim: int) -> tuple[int, int]:
+def _parts(model: nn.Module, content: Content, name: str, dim: int) -> tuple[int, int]:
     """In how many equal parts the positions of a dim of a tensor lie, before and after."""
     module, leaf = owner_of(model, name)
     if dim > 0:  # a layer of both directions reads those of the layer below, one beside the other

@@ -1,0 +1,139 @@
+"""Which format a layer gets: the fastest of those that can hold its weight, measured here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secateur import _native
+from secateur.runtime.clock import by_turns
+from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, ConvFormat, LinearFormat
+from secateur.runtime.norms import has_hooks
+from secateur.runtime.recipe import geometry_of, is_transposed, layer_weight, packed_layer
+from secateur.runtime.zeros import sparsity_of
+
+__all__ = ["LAYERS", "Choice", "choose", "obstacle"]
+
+LAYERS = (nn.Linear, nn.Conv2d)
+"""Layers that have formats; transformers' Conv1D is the third."""
+
+_LEAST_SPARSITY = 0.3
+_SECONDS = 0.03  # of one format of one layer
+_CALLS = 3  # of different shapes that count
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was measured of one layer.
+
+    Args:
+        format: The name of the format, ``"dense"`` for none.
+        seconds: Format, or ``"dense"`` -> seconds of the calls of one run.
+        why: Why the layer stays dense.
+    """
+
+    format: str = "dense"
+    seconds: Mapping[str, float] | None = None
+    why: str = ""
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than dense the format is, by itself."""
+        return self.seconds["dense"] / self.seconds[self.format] if self.seconds else 1.0
+
+
+def obstacle(layer: nn.Module) -> str:
+    """Why a layer has no formats, whatever its zeros are; ``""`` if it has."""
+    if type(layer) not in (*LAYERS, nn.modules.linear.NonDynamicallyQuantizableLinear) and not is_transposed(layer):
+        return f"{type(layer).__name__} has no sparse format"
+    if has_hooks(layer):
+        return "it has hooks"
+    if layer.weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"weights in {layer.weight.dtype}"
+    if isinstance(layer, nn.Conv2d):
+        even = layer.padding == "same" and any(w % 2 == 0 for w in layer.kernel_size)
+        if layer.groups > 1 or layer.padding_mode != "zeros" or even:
+            return "convolution in groups" if layer.groups > 1 else "padding of another kind"
+    return ""
+
+
+def choose(
+    layer: nn.Module,
+    shapes: Sequence[torch.Size],
+    *,
+    relu: bool,
+    values: torch.dtype,
+    margin: float,
+    allowed: Collection[str] | None,
+    between: Callable[[], object],
+) -> Choice:
+    """Choose the format of one layer.
+
+    Args:
+        layer: The layer.
+        shapes: Of its input at each call in one run of the model.
+        relu: Whether a ReLU follows that it can compute itself.
+        values: Dtype of the values.
+        margin: By which part of the dense time a format has to be faster.
+        allowed: Names of formats to try; none: all.
+        between: Called between two measurements.
+
+    Returns:
+        The choice.
+    """
+    why = obstacle(layer)
+    if not why and not shapes:
+        why = "it was not called"
+    if why:
+        return Choice(why=why)
+    weight = layer_weight(layer)
+    if sparsity_of(weight) < _LEAST_SPARSITY:
+        return Choice(why=f"less than {_LEAST_SPARSITY:.0%} zeros")
+    rows = min(shape[:-1].numel() if weight.dim() == 2 else shape.numel() for shape in shapes)
+    tried = {
+        name: packed_layer(layer, name, values, relu=relu)
+        for name, each in _candidates(layer, weight, rows)
+        if allowed is None or name in allowed
+    }
+    if not tried:
+        return Choice(why="no format holds it")
+    inputs = [torch.randn(shape, dtype=layer.weight.dtype) for shape in list(dict.fromkeys(shapes))[:_CALLS]]  # type: ignore[arg-type]
+    dense = _with_relu(layer) if relu else layer
+    runs = {name: _run(module, inputs) for name, module in {"dense": dense, **tried}.items()}
+    seconds = by_turns(runs, _SECONDS * len(runs), between=between)
+    best = min(tried, key=lambda name: seconds[name])
+    if seconds[best] <= (1 - margin) * seconds["dense"]:
+        return Choice(best, seconds)
+    return Choice("dense", seconds, why="no format is faster")
+
+
+def _candidates(layer: nn.Module, weight: Tensor, rows: int) -> Iterator[tuple[str, LinearFormat | ConvFormat]]:
+    """The formats that can hold a weight and are worth a trial."""
+    has_native = _native.library() is not None
+    if weight.dim() == 2:
+        for name, linear in LINEAR_FORMATS.items():
+            is_worth = linear.rows[0] <= rows <= linear.rows[1] and (has_native or not linear.is_native)
+            if is_worth and not linear.misfit(weight):
+                yield name, linear
+        return
+    for name, conv in CONV_FORMATS.items():
+        if (has_native or not conv.is_native) and not conv.misfit(weight, geometry_of(layer)):
+            yield name, conv
+
+
+def _with_relu(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The dense layer and a ReLU."""
+    return lambda x: layer(x).relu_()
+
+
+def _run(layer: Callable[[Tensor], Tensor], inputs: Sequence[Tensor]) -> Callable[[], object]:
+    """One call for each input."""
+
+    def run() -> None:
+        for x in inputs:
+            layer(x)
+
+    return run

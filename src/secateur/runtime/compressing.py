@@ -1,0 +1,170 @@
+"""`compress`: a masked model made smaller and faster for inference, by what is measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from secateur import _native
+from secateur._errors import InvalidInputError
+from secateur._passes import Inputs
+from secateur.runtime.choosing import Choice
+from secateur.runtime.comparing import difference, num_bytes, run_seconds
+from secateur.runtime.compressed import Compressed
+from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS
+from secateur.runtime.origins import Origin
+from secateur.runtime.preparing import plain_copy, without_empty_units
+from secateur.runtime.recipe import Recipe
+from secateur.runtime.table import CompressionReport
+from secateur.runtime.trial import Trial
+
+__all__ = ["compress"]
+
+
+def compress(
+    model: nn.Module,
+    example_inputs: Inputs,
+    masks: Mapping[str, Tensor] | None = None,
+    *,
+    more_inputs: Sequence[Inputs] = (),
+    values: torch.dtype = torch.float32,
+    margin: float = 0.05,
+    formats: Collection[str] | None = None,
+) -> Compressed:
+    """Make a model with many zeros smaller and faster, for inference on this machine's CPU.
+
+    Units that are empty are removed, BatchNorm is folded into the layer before it, and each layer gets the format that
+    is fastest with inputs like the example's, by the clock; a layer, or the whole model, that nothing makes faster
+    stays dense. The outputs are those of the masked dense model to rounding, which is checked on the example inputs.
+
+    Args:
+        model: A trained model on the CPU. It stays as it is.
+        example_inputs: A tensor, a tuple of arguments, a dict of keyword arguments, or a function that runs the model.
+            Formats are chosen for its batch size, at the number of threads that torch uses now.
+        masks: Parameter name -> bool mask, True = kept; where it is False the weight counts as zero. Masks of `prune_`
+            are in the weights already.
+        more_inputs: Further example inputs; a format then has to be the fastest over all of them together.
+        values: Dtype that values are kept in, float32 or bfloat16; arithmetic is in float32.
+        margin: By which part of the dense time a format has to be faster to be taken.
+        formats: Names of the formats to try, of `secateur.runtime.LINEAR_FORMATS` and `CONV_FORMATS`; all by default.
+
+    Returns:
+        The compressed model, whose ``report`` is a table that prints itself.
+
+    Raises:
+        InvalidInputError: It is no model, not on the CPU, or has no values; or a mask, a format or a dtype is none.
+        ShapeError: A mask of another shape than its parameter.
+        UnsupportedError: Parameters that a wrapper holds in forms of its own, or a model that cannot be copied.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+        >>> masks = {"0.weight": torch.rand(256, 64) > 0.9}
+        >>> fast = compress(model, torch.randn(1, 64), masks)
+        >>> print(fast.report)  # doctest: +SKIP
+        >>> fast(torch.randn(5, 64)).shape
+        torch.Size([5, 10])
+    """
+    _check(values, margin, formats)
+    examples = (example_inputs, *more_inputs)
+    dense = plain_copy(model, masks)
+    smaller, note = without_empty_units(dense, example_inputs)
+    tries = [
+        _try(dense, plain, examples, values=values, margin=margin, allowed=formats)
+        for plain in (dense, smaller)
+        if plain is not None
+    ]
+    best = min(tries, key=lambda each: each.seconds["fast"] / each.seconds["dense"])
+    return Compressed(best.fast, best.recipe, Origin.of(best.plain, best.recipe.norms), best.report(dense, note))
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A compressed model, and what was measured of it beside the dense one."""
+
+    plain: nn.Module
+    trial: Trial
+    choices: Mapping[str, Choice]
+    recipe: Recipe
+    fast: nn.Module
+    error: float
+    seconds: Mapping[str, float]
+
+    def report(self, dense: nn.Module, note: str) -> CompressionReport:
+        """The table."""
+        if self.plain is dense and note.startswith("empty units removed"):
+            note = "empty units stay: the model is faster with them"
+        norms = f"BatchNorm folded into {len(self.recipe.norms)} layers"
+        return CompressionReport(
+            layers=tuple(self.trial.lines(self.choices, self.fast)),
+            dense_seconds=self.seconds["dense"],
+            seconds=self.seconds["fast"],
+            dense_bytes=num_bytes(dense),
+            bytes=num_bytes(self.fast),
+            error=self.error,
+            threads=torch.get_num_threads(),
+            notes=(note, *([norms] if self.recipe.norms else []), _native.status()),
+        )
+
+
+def _try(
+    dense: nn.Module,
+    plain: nn.Module,
+    examples: Sequence[Inputs],
+    *,
+    values: torch.dtype,
+    margin: float,
+    allowed: Collection[str] | None,
+) -> _Try:
+    """Compress a plain model, with or without its empty units; all layers stay dense if that is better."""
+    trial = Trial(plain, examples)
+    choices = trial.choices(values=values, margin=margin, allowed=allowed)
+    tried = _measured(dense, plain, examples, trial, choices, values)
+    why = _failure(tried.error, tried.seconds, _tolerance(dense, values))
+    if why and tried.recipe.layers:
+        stay = {path: replace(choice, format="dense", why=choice.why or why) for path, choice in choices.items()}
+        tried = _measured(dense, plain, examples, trial, stay, values)
+    return tried
+
+
+def _measured(
+    dense: nn.Module,
+    plain: nn.Module,
+    examples: Sequence[Inputs],
+    trial: Trial,
+    choices: Mapping[str, Choice],
+    values: torch.dtype,
+) -> _Try:
+    """Make what was chosen and measure it."""
+    recipe = trial.recipe(choices, values)
+    fast = trial.made(recipe)
+    error, seconds = difference(dense, fast, examples), run_seconds(dense, fast, examples)
+    return _Try(plain, trial, choices, recipe, fast, error, seconds)
+
+
+def _check(values: torch.dtype, margin: float, formats: Collection[str] | None) -> None:
+    """Refuse options that mean nothing."""
+    if values not in (torch.float32, torch.bfloat16):
+        raise InvalidInputError("values are kept in float32 or bfloat16.", values=values)
+    if not isinstance(margin, int | float) or not margin < 1:
+        raise InvalidInputError("margin is a part of the dense time, less than 1.", margin=margin)
+    known = {*LINEAR_FORMATS, *CONV_FORMATS}
+    if formats is not None and (isinstance(formats, str) or not set(formats) <= known):
+        raise InvalidInputError("formats are some of those that there are.", formats=formats, known=sorted(known))
+
+
+def _tolerance(model: nn.Module, values: torch.dtype) -> float:
+    """How far outputs may be apart: a model or values in 16 bits round more."""
+    coarse = values != torch.float32 or any(p.is_floating_point() and p.itemsize < 4 for p in model.parameters())
+    return 3e-2 if coarse else 1e-4
+
+
+def _failure(error: float, seconds: Mapping[str, float], tolerance: float) -> str:
+    """Why all layers go back to dense."""
+    if not error <= tolerance:
+        return f"packed layers change the model's outputs by {error:.1e}"
+    if seconds["fast"] > seconds["dense"]:
+        return "packed layers do not make the whole model faster"
+    return ""

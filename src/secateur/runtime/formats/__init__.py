@@ -1,0 +1,19 @@
+"""Formats of sparse weights, and the products that read them.
+
+A format is a row of `LINEAR_FORMATS` or `CONV_FORMATS`: how to pack a weight, how to get it back, and the product. The
+tests of the table hold every row to the dense product, so a new format joins by being added here.
+
+Files: _format (what a format is), grouped, torch_csr (torch alone); lanes, blocks16, csr, direct (native).
+"""
+
+from secateur.runtime.formats._format import ConvFormat, Geometry, LinearFormat, Parts
+from secateur.runtime.formats.grouped import GROUPED
+from secateur.runtime.formats.torch_csr import TORCH_CSR
+
+__all__ = ["CONV_FORMATS", "LINEAR_FORMATS", "ConvFormat", "Geometry", "LinearFormat", "Parts"]
+
+LINEAR_FORMATS: dict[str, LinearFormat] = {each.name: each for each in (GROUPED, TORCH_CSR)}
+"""Formats of linear layers by name."""
+
+CONV_FORMATS: dict[str, ConvFormat] = {}
+"""Formats of convolutions by name."""

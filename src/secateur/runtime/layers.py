@@ -1,0 +1,245 @@
+"""The modules of a compressed model: a weight in a packed format, and the product that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
+from secateur.runtime import calls
+from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry, Parts
+from secateur.runtime.formats._format import Bound
+
+__all__ = ["SparseConv2d", "SparseLayer", "SparseLinear"]
+
+
+class SparseLayer(nn.Module):
+    """A layer of a compressed model. It is for inference on the CPU.
+
+    Args:
+        format: Name of the format of the weight.
+        parts: The packed weight.
+        shape: Shape of the weight.
+        bias: Its bias, or none.
+        relu: Negative outputs become zero.
+        dtype: Dtype of inputs and outputs; arithmetic is in float32.
+    """
+
+    def __init__(
+        self, format: str, parts: Parts, shape: torch.Size, bias: Tensor | None, *, relu: bool, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.format, self.shape, self.relu, self.dtype = format, torch.Size(shape), relu, dtype
+        self.num_nonzero = int(torch.count_nonzero(self._table()[format].unpack(parts, self.shape)))
+        self.num_parts = len(parts)
+        for i, part in enumerate(parts):
+            self.register_buffer(f"part{i}", part, persistent=False)
+        self.register_buffer("float_bias", None if bias is None else bias.float(), persistent=False)
+        self._product: Bound | None = None
+        self.eval()
+
+    def _table(self) -> dict[str, Any]:
+        """The formats of this kind of layer."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> Parts:
+        """The packed weight."""
+        return tuple(self.get_buffer(f"part{i}") for i in range(self.num_parts))
+
+    @property
+    def weight(self) -> Tensor:
+        """The dense weight, made anew: slow, for code that reads a layer's weight itself."""
+        unpacked: Tensor = self._table()[self.format].unpack(self.parts, self.shape)
+        return unpacked.to(self.dtype)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias in the layer's dtype."""
+        bias: Tensor | None = self._buffers["float_bias"]
+        return None if bias is None else bias.to(self.dtype)
+
+    def profile_counts(self) -> tuple[int, int]:
+        """Number of parameters that the dense layer has, and of those that are not zero."""
+        bias = self._buffers["float_bias"]
+        return self.shape.numel() + (0 if bias is None else bias.numel()), self.num_nonzero + (
+            0 if bias is None else int(torch.count_nonzero(bias))
+        )
+
+    def train(self, mode: bool = True) -> Self:
+        """Refuse to be trained."""
+        if mode:
+            raise UnsupportedError(
+                "a compressed model is for inference: its packed weights have no gradients.",
+                fix="train the model that it was made of, and compress that again",
+            )
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Refuse another dtype or device, which the packed form does not have; anything else leaves it as it is."""
+        probe = torch.empty(0, dtype=self.dtype)
+        moved = fn(probe)
+        if moved.dtype != probe.dtype or moved.device != probe.device:
+            raise UnsupportedError(
+                "a compressed layer stays in the dtype and on the device that it was made for.",
+                made_for=f"{probe.dtype} on {probe.device}",
+                asked=f"{moved.dtype} on {moved.device}",
+                fix="convert the model that it was made of, and compress that again",
+            )
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies make their own product: this one points into memory."""
+        return {**self.__dict__, "_product": None}
+
+    def _refuse(self, x: Tensor, width: int, dim: int) -> NoReturn:
+        """Say why an input does not fit."""
+        name = type(self).__name__
+        if x.device.type != "cpu":
+            raise InvalidInputError(f"{name} is on the CPU, and its input is not.", input=x.device)
+        if x.dtype != self.dtype:
+            raise InvalidInputError(f"{name} was given another dtype.", wanted=self.dtype, input=x.dtype)
+        if x.dim() == 0 or x.shape[dim] != width:
+            raise ShapeError(f"{name} was given an input of another width.", wanted=width, input=tuple(x.shape))
+        raise UnsupportedError(
+            "cannot train through a compressed layer: it gives no gradients.",
+            fix="run it under torch.inference_mode() or torch.no_grad(), or on x.detach()",
+        )
+
+
+class SparseLinear(SparseLayer):
+    """A linear layer with a packed weight; see `SparseLayer`. `transposed`: its dense weight has the inputs first."""
+
+    def __init__(
+        self,
+        format: str,
+        parts: Parts,
+        shape: torch.Size,
+        bias: Tensor | None,
+        *,
+        relu: bool,
+        dtype: torch.dtype,
+        transposed: bool = False,
+    ) -> None:
+        super().__init__(format, parts, shape, bias, relu=relu, dtype=dtype)
+        self.transposed = transposed
+        self.out_features, self.in_features = self.shape
+
+    def _table(self) -> dict[str, Any]:
+        return LINEAR_FORMATS
+
+    @property
+    def weight(self) -> Tensor:
+        """See `SparseLayer.weight`."""
+        return super().weight.t() if self.transposed else super().weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply ``(…, inputs)`` to ``(…, outputs)``."""
+        if (
+            x.dtype is not self.dtype
+            or not x.is_cpu
+            or x.dim() == 0
+            or x.shape[-1] != self.in_features
+            or (x.requires_grad and torch.is_grad_enabled())
+        ):
+            self._refuse(x, self.in_features, -1)
+        if calls.is_watched(x):
+            return self._op(x)
+        rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        if self.dtype is not torch.float32:
+            rows = rows.float()
+        if not rows.is_contiguous():
+            rows = rows.contiguous()
+        y = (self._product or self._bind())(rows)
+        if self.dtype is not torch.float32:
+            y = y.to(self.dtype)
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], self.out_features)
+
+    def _op(self, x: Tensor) -> Tensor:
+        """The same as an op that a graph can hold."""
+        rows = x.reshape(-1, self.in_features).float()
+        bias = self._buffers["float_bias"]
+        y = calls.linear(rows, list(self.parts), bias, list(self.shape), self.format, self.relu)
+        return cast(Tensor, y.to(self.dtype).view(*x.shape[:-1], self.out_features))
+
+    def _bind(self) -> Bound:
+        """The product, made at the first call."""
+        bias = self._buffers["float_bias"]
+        self._product = LINEAR_FORMATS[self.format].bind(self.parts, self.shape, bias, self.relu)
+        return self._product
+
+    def extra_repr(self) -> str:
+        """Sizes, format and share of zeros, as `print(model)` shows them."""
+        return f"{self.in_features}, {self.out_features}, {_described(self)}"
+
+
+class SparseConv2d(SparseLayer):
+    """A 2-D convolution of one group with a packed weight; see `SparseLayer`."""
+
+    def __init__(
+        self,
+        format: str,
+        parts: Parts,
+        shape: torch.Size,
+        bias: Tensor | None,
+        *,
+        relu: bool,
+        dtype: torch.dtype,
+        geometry: Geometry,
+    ) -> None:
+        super().__init__(format, parts, shape, bias, relu=relu, dtype=dtype)
+        self.geometry = geometry
+        self.out_channels, self.in_channels = self.shape[:2]
+        self.stride, self.padding, self.dilation = geometry
+        self.kernel_size, self.groups = tuple(self.shape[2:]), 1
+
+    def _table(self) -> dict[str, Any]:
+        return CONV_FORMATS
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve ``(batch, inputs, height, width)``, or one image without the batch."""
+        if (
+            x.dtype is not self.dtype
+            or not x.is_cpu
+            or x.dim() not in (3, 4)
+            or x.shape[-3] != self.in_channels
+            or (x.requires_grad and torch.is_grad_enabled())
+        ):
+            self._refuse(x, self.in_channels, -3 if x.dim() in (3, 4) else 0)
+        images = (x if x.dim() == 4 else x.unsqueeze(0)).float().contiguous()
+        if min(self._positions(images)) < 1:
+            raise ShapeError("the image is smaller than the window.", image=tuple(x.shape), window=self.kernel_size)
+        y = self._op(images) if calls.is_watched(x) else (self._product or self._bind())(images)
+        return (y if x.dim() == 4 else y.squeeze(0)).to(self.dtype)
+
+    def _positions(self, images: Tensor) -> list[int]:
+        """Height and width of the output."""
+        sizes = zip(images.shape[2:], *self.geometry, self.kernel_size, strict=True)
+        return [(size + 2 * pad - step * (window - 1) - 1) // by + 1 for size, by, pad, step, window in sizes]
+
+    def _op(self, images: Tensor) -> Tensor:
+        """The same as an op that a graph can hold."""
+        geometry = [list(each) for each in self.geometry]
+        bias = self._buffers["float_bias"]
+        y = calls.conv2d(images, list(self.parts), bias, list(self.shape), self.format, self.relu, *geometry)
+        return cast(Tensor, y)
+
+    def _bind(self) -> Bound:
+        """The product, made at the first call."""
+        bias = self._buffers["float_bias"]
+        self._product = CONV_FORMATS[self.format].bind(self.parts, self.shape, bias, self.relu, self.geometry)
+        return self._product
+
+    def extra_repr(self) -> str:
+        """Sizes, format and share of zeros, as `print(model)` shows them."""
+        sizes = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return f"{sizes}, padding={self.padding}, {_described(self)}"
+
+
+def _described(layer: SparseLayer) -> str:
+    """Format and sparsity of a layer."""
+    sparsity = 1 - layer.num_nonzero / max(1, layer.shape.numel())
+    return f"format={layer.format!r}, sparsity={sparsity:.2f}, relu={layer.relu}"

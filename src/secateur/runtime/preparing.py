@@ -1,0 +1,120 @@
+"""A copy of a model for inference: plain weights with their zeros, and no units that are empty."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
+
+from secateur._errors import InvalidInputError, SecateurError, ShapeError, UnsupportedError
+from secateur._passes import Inputs
+from secateur._wrappers import refuse_model
+from secateur.masks import Masks
+from secateur.shrink.dead import plan_masked
+from secateur.shrink.values import refuse_valueless
+
+__all__ = ["bare_", "plain_copy", "without_empty_units"]
+
+
+_LEAST_GAIN = 0.02  # of the parameters
+
+
+def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Module:
+    """A copy in evaluation mode, masked, whose weights are plain tensors again.
+
+    Raises:
+        InvalidInputError: It is no model, it is not on the CPU, or has no values, or a mask is of no parameter.
+        ShapeError: A mask of another shape.
+        UnsupportedError: A wrapper such as FSDP holds the parameters, or the model cannot be copied.
+    """
+    refuse_model(model)
+    refuse_valueless([*model.parameters(), *model.buffers()], "compressing", fix="load the weights first")
+    _refuse_devices(model)
+    _check_masks(model, masks)
+    try:
+        copied = copy.deepcopy(model)
+    except Exception as error:  # whatever the parts of a model raise when they are copied
+        raise UnsupportedError(f"{type(model).__name__} cannot be copied.", error=error) from error
+    if masks is not None:
+        with torch.no_grad():
+            tensors = dict(copied.named_parameters(remove_duplicate=False))
+            for name, mask in masks.items():
+                tensors[name].masked_fill_(~mask, 0.0)
+    return bare_(copied)
+
+
+def bare_(model: nn.Module) -> nn.Module:
+    """Let go of masks and computed weights, for inference: values stay, and are plain tensors."""
+    Masks(model).remove()
+    for module in model.modules():
+        _make_plain_(module)
+    return model.eval().requires_grad_(False)
+
+
+def without_empty_units(model: nn.Module, example_inputs: Inputs) -> tuple[nn.Module | None, str]:
+    """A copy of a model without the units whose weights are all zero, and a line about what was done.
+
+    The copy's outputs are the model's, to rounding. There is none if nothing can go, or too little to be worth it: the
+    sparse formats skip empty units, too, and removing a few breaks the blocks that others lie in.
+    """
+    masks = {name: p != 0 for name, p in model.named_parameters() if p.dim() > 1 and _has_empty(p)}
+    if not masks:
+        return None, "no empty units"
+    before = sum(parameter.numel() for parameter in model.parameters())
+    smaller = copy.deepcopy(model)
+    try:
+        plan_masked(smaller, example_inputs, masks, modes=("eval",)).apply_(smaller, tried_on=example_inputs)
+    except SecateurError as error:
+        return None, f"empty units stay: {error.problem}"
+    after = sum(parameter.numel() for parameter in smaller.parameters())
+    change = f"{before:,} -> {after:,} parameters"
+    if before - after < _LEAST_GAIN * before:
+        return None, f"empty units stay: without them it would be {change}"
+    return smaller, f"empty units removed: {change}"
+
+
+def _has_empty(weight: Tensor) -> bool:
+    """Whether a row, or a column with all its window, is zero."""
+    nonzero = weight != 0
+    others = tuple(range(2, weight.dim()))
+    pairs = nonzero.any(others) if others else nonzero
+    return not (bool(pairs.any(0).all()) and bool(pairs.any(1).all()))
+
+
+def _refuse_devices(model: nn.Module) -> None:
+    """Refuse a model that is not on the CPU."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise InvalidInputError(
+                "compressed models run on the CPU.", tensor=name, device=tensor.device, fix="compress(model.cpu(), …)"
+            )
+
+
+def _check_masks(model: nn.Module, masks: Mapping[str, Tensor] | None) -> None:
+    """Refuse what is no mask of a parameter."""
+    if masks is None:
+        return
+    if not isinstance(masks, Mapping):
+        raise InvalidInputError("masks are bool tensors by parameter names.", given=type(masks).__name__)
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    for name in masks:
+        mask = masks[name]
+        if name not in tensors or not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            raise InvalidInputError(f"{name!r} is no parameter, or its mask is not bool.", fix="mask != 0")
+        if mask.shape != tensors[name].shape:
+            raise ShapeError(
+                f"the mask of {name!r} has another shape.", mask=tuple(mask.shape), parameter=tuple(tensors[name].shape)
+            )
+
+
+def _make_plain_(module: nn.Module) -> None:
+    """Turn computed weights of one module into plain ones."""
+    if parametrize.is_parametrized(module):
+        for name in list(module.parametrizations):  # type: ignore[arg-type]
+            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+    for hook in list(module._forward_pre_hooks.values()):
+        if isinstance(hook, prune.BasePruningMethod):
+            prune.remove(module, hook._tensor_name)

@@ -1,0 +1,145 @@
+"""What there is to choose in a model, and what is chosen: its folded form, its layers, and a format for each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secateur._passes import Inputs
+from secateur.runtime import choosing
+from secateur.runtime.attention import can_be_opened
+from secateur.runtime.choosing import Choice, choose
+from secateur.runtime.comparing import num_bytes, seconds_in_place
+from secateur.runtime.layers import SparseLayer
+from secateur.runtime.norms import fold_, foldable, has_hooks
+from secateur.runtime.observing import Observed, observe
+from secateur.runtime.recipe import Recipe, held, inside, is_transposed, open_, pack_
+from secateur.runtime.table import LayerLine
+from secateur.runtime.zeros import pattern_of, sparsity_of
+
+__all__ = ["Trial"]
+
+_CACHE_BYTES = 1 << 23  # that are read between two measurements of a layer, as other layers would
+
+
+@dataclass
+class _Place:
+    """A layer that may get a format: what it is given in all examples, and whether a ReLU follows it alone."""
+
+    shapes: list[torch.Size]
+    relu: str
+
+
+class Trial:
+    """A model with its norms folded, all its attentions open, and what was seen of it.
+
+    Args:
+        model: The plain model, without empty units.
+        examples: Example inputs.
+    """
+
+    def __init__(self, model: nn.Module, examples: Sequence[Inputs]) -> None:
+        self.examples = examples
+        seen = [observe(model, inputs, _WATCHED) for inputs in examples]
+        self.norms = _common(dict(foldable(model, each)) for each in seen)
+        self.folded = held(copy.deepcopy(model))
+        fold_(inside(self.folded), self.norms)
+        self.attentions = {
+            path: all(each.alike.get(path, True) for each in seen)
+            for path, module in model.named_modules()
+            if isinstance(module, nn.MultiheadAttention) and can_be_opened(module) and not has_hooks(module)
+        }
+        self.opened = copy.deepcopy(self.folded)
+        open_(self.opened, Recipe(attentions=self.attentions))
+        again = [observe(inside(self.opened), inputs, _LAYERS) for inputs in examples]
+        self.places = {path: _place(path, module, again) for path, module in _layers(inside(self.opened))}
+
+    def choices(self, *, values: torch.dtype, margin: float, allowed: Collection[str] | None) -> dict[str, Choice]:
+        """The choice for each layer."""
+        evict = _evictor(num_bytes(self.opened))
+        found = {}
+        with torch.inference_mode():
+            for path, place in self.places.items():
+                layer = inside(self.opened).get_submodule(path)
+                found[path] = choose(
+                    layer,
+                    place.shapes,
+                    relu=bool(place.relu),
+                    values=values,
+                    margin=margin,
+                    allowed=allowed,
+                    between=evict,
+                )
+        return found
+
+    def recipe(self, choices: Mapping[str, Choice], values: torch.dtype) -> Recipe:
+        """What was chosen, for layers that have become sparse."""
+        layers = {path: choice.format for path, choice in choices.items() if choice.format != "dense"}
+        opened = {path: joint for path, joint in self.attentions.items() if any(_is_in(name, path) for name in layers)}
+        activations = {path: self.places[path].relu for path in layers if self.places[path].relu}
+        return Recipe(self.norms, opened, layers, activations, str(values).removeprefix("torch."))
+
+    def made(self, recipe: Recipe) -> nn.Module:
+        """The model that a recipe makes."""
+        holder = copy.deepcopy(self.folded)
+        open_(holder, recipe)
+        pack_(holder, recipe)
+        return inside(holder)
+
+    def lines(self, choices: Mapping[str, Choice], fast: nn.Module) -> Iterable[LayerLine]:
+        """The lines of the report."""
+        model = inside(self.opened)
+        before, after = (seconds_in_place(each, self.places, self.examples) for each in (model, fast))
+        modules = dict(fast.named_modules())
+        for path, choice in choices.items():
+            layer = model.get_submodule(path)
+            weight: Tensor = layer.weight  # type: ignore[assignment]
+            packed = modules.get(path)
+            sizes = num_bytes(layer), num_bytes(packed) if isinstance(packed, SparseLayer) else num_bytes(layer)
+            measured = before[path] / after[path] if path in before and path in after else 1.0
+            rows = weight.t() if is_transposed(layer) else weight
+            yield LayerLine(
+                path, tuple(rows.shape), sparsity_of(rows), pattern_of(rows), choice.format, choice.speedup, measured,
+                *sizes, choice.why,
+            )  # fmt: skip
+
+
+_LAYERS: tuple[type[nn.Module], ...] = (*choosing.LAYERS, nn.ReLU)
+_WATCHED: tuple[type[nn.Module], ...] = (
+    nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.MultiheadAttention,
+)  # fmt: skip
+
+
+def _common(several: Iterable[dict[str, str]]) -> dict[str, str]:
+    """What all dicts have in common."""
+    first, *others = several
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+
+
+def _layers(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+    """Layers that hold a weight which a product reads."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or is_transposed(module):
+            yield path, module
+
+
+def _place(path: str, module: nn.Module, seen: Sequence[Observed]) -> _Place:
+    """What is known of a layer."""
+    readers = {each.readers.get(path, "") for each in seen}
+    relu = readers.pop() if len(readers) == 1 else ""
+    return _Place([shape for each in seen for shape in each.inputs.get(path, [])], relu)
+
+
+def _is_in(path: str, parent: str) -> bool:
+    """Whether a path is inside another."""
+    return parent == "" or path.startswith(f"{parent}.")
+
+
+def _evictor(size: int) -> Callable[[], object]:
+    """A function that reads as much memory as the rest of a model, as far as a cache could hold it."""
+    scratch = torch.ones(min(size, _CACHE_BYTES) // 4)
+    return scratch.sum
