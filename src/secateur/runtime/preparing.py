@@ -60,10 +60,11 @@ def without_empty_units(model: nn.Module, example_inputs: Inputs) -> tuple[nn.Mo
     The copy's outputs are the model's, to rounding. There is none if nothing can go, or too little to be worth it: the
     sparse formats skip empty units, too, and removing a few breaks the blocks that others lie in.
     """
-    masks = {name: p != 0 for name, p in model.named_parameters() if p.dim() > 1 and _has_empty(p)}
-    if not masks:
-        return None, "no empty units"
+    nonzero = {name: p != 0 for name, p in model.named_parameters() if p.dim() > 1}
+    masks = {name: kept for name, kept in nonzero.items() if _num_in_empty(kept)}
     before = sum(parameter.numel() for parameter in model.parameters())
+    if 2 * sum(map(_num_in_empty, masks.values())) < _LEAST_GAIN * before:  # a unit goes with what reads it
+        return None, "no empty units, or too few to be worth removing"
     smaller = copy.deepcopy(model)
     try:
         plan_masked(smaller, example_inputs, masks, modes=("eval",)).apply_(smaller, tried_on=example_inputs)
@@ -76,12 +77,13 @@ def without_empty_units(model: nn.Module, example_inputs: Inputs) -> tuple[nn.Mo
     return smaller, f"empty units removed: {change}"
 
 
-def _has_empty(weight: Tensor) -> bool:
-    """Whether a row, or a column with all its window, is zero."""
-    nonzero = weight != 0
-    others = tuple(range(2, weight.dim()))
-    pairs = nonzero.any(others) if others else nonzero
-    return not (bool(pairs.any(0).all()) and bool(pairs.any(1).all()))
+def _num_in_empty(kept: Tensor) -> int:
+    """Number of entries in rows, or columns with all their window, that are zero."""
+    others = tuple(range(2, kept.dim()))
+    pairs = kept.any(others) if others else kept
+    rows, columns = pairs.any(1), pairs.any(0)
+    left = int(torch.count_nonzero(rows)) * int(torch.count_nonzero(columns))
+    return kept.numel() - left * (kept[0, 0].numel() if kept.numel() else 1)
 
 
 def _refuse_devices(model: nn.Module) -> None:
@@ -111,10 +113,17 @@ def _check_masks(model: nn.Module, masks: Mapping[str, Tensor] | None) -> None:
 
 
 def _make_plain_(module: nn.Module) -> None:
-    """Turn computed weights of one module into plain ones."""
+    """Turn computed weights of one module into plain ones.
+
+    `torch.nn.utils.parametrize.remove_parametrizations` would break the model that this one is a copy of: it takes the
+    property from the class, which both share.
+    """
     if parametrize.is_parametrized(module):
-        for name in list(module.parametrizations):  # type: ignore[arg-type]
-            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+        values = {name: getattr(module, name) for name in module.parametrizations}  # type: ignore[union-attr]
+        module.__class__ = parametrize.type_before_parametrizations(module)
+        del module.parametrizations
+        for name, value in values.items():
+            module.register_parameter(name, nn.Parameter(value.detach().clone(), requires_grad=False))
     for hook in list(module._forward_pre_hooks.values()):
         if isinstance(hook, prune.BasePruningMethod):
             prune.remove(module, hook._tensor_name)
