@@ -14,15 +14,19 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # The kernels; a machine without a compiler has none and needs none.
 KERNELS := src/secateur/_native
 SOURCES := $(KERNELS)/compiling.py $(wildcard $(KERNELS)/sources/*)
+# A library that checks every access to memory, and the tests that run kernels.
+SANITIZED := build/sanitized.so
+KERNEL_TESTS := $(filter-out %/test_building.py %/test_compiling.py %/test_loading.py,$(wildcard tests/native/test_*.py))
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs bench coverage format clean
+.PHONY: help demo test sanitize lint types docs bench coverage format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    train, mask, shrink and mend a small net on real data (under a minute after set-up)'
 	@echo 'make test    style, types, tests and doctests'
+	@echo 'make sanitize  tests of the kernels with every access to memory checked (gcc)'
 	@echo 'make docs    the documentation, into build/docs'
 	@echo 'make bench   the figures of docs/benchmarks.md, on this machine'
 	@echo 'make coverage  docs/coverage.md: 470 models of other libraries, about an hour'
@@ -54,8 +58,20 @@ lint: $(VENV)/.stamp-test
 types: $(VENV)/.stamp-test
 	$(BIN)/mypy
 
-test: lint types $(VENV)/.kernels
+test: lint types $(VENV)/.kernels $(VENV)/.sanitized
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS)
+
+sanitize: $(VENV)/.stamp-test
+	@runtimes=$$($(BIN)/python $(KERNELS)/compiling.py --sanitize $(SANITIZED)); status=$$?; \
+	if [ $$status = 3 ]; then echo 'the tests of the kernels were not run with sanitizers: see above'; exit 0; fi; \
+	[ $$status = 0 ] || exit $$status; \
+	LD_PRELOAD="$$runtimes" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	SECATEUR_NATIVE=$(SANITIZED) $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) $(KERNEL_TESTS)
+
+# Half a minute, so only after a change.
+$(VENV)/.sanitized: $(SOURCES) $(wildcard $(KERNELS)/*.py tests/native/*.py) | $(VENV)/.stamp-test
+	@$(MAKE) --no-print-directory sanitize
+	@touch $@
 
 # -E: all pages anew, as a warning is only given for a page that is read.
 docs: $(VENV)/.stamp-docs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sysconfig
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ class KernelsHook(BuildHookInterface):
         try:
             compiling.compile_library()
         except compiling.CompileError as error:
-            self.app.display_warning(f"secateur: kernels not compiled, everything will run in pure torch: {error}")
+            why = textwrap.shorten(str(error), 300)
+            self.app.display_warning(f"secateur: kernels not compiled, everything will run in pure torch: {why}")
             return
         build_data["artifacts"].append("src/secateur/_native/kernels.so")
         build_data["pure_python"] = False

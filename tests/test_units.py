@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import secateur._native as native
 from secateur import _units
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._units import Units, check_scores, lowest, lowest_counts
@@ -17,6 +20,14 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 # Few values, so that ties are common; both zeros, which are equal; a subnormal of float16 and float32 each.
 TIED = st.sampled_from([-math.inf, -2.0, -1.0, -1e-40, -0.0, 0.0, 1e-40, 6e-8, 1.0, 2.0, math.inf])
 ANY = st.floats(allow_nan=False, width=32)
+
+
+@pytest.fixture(params=["torch", "native"], autouse=True, scope="module")
+def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything is chosen in pure torch, and everything that can be with the native kernels."""
+    library = native.library() if request.param == "native" else None
+    with patch.object(native, "library", return_value=library):
+        yield
 
 
 def removed_by_sorting(scores: Tensor, k: int) -> set[int]:

@@ -5,6 +5,7 @@ A *unit* is the smallest thing that a pattern can remove: an entry, a block, a r
 and a sort takes a hundred times longer than a pass, so the k-th lowest is found by partition: a small random sample
 tells two values that most likely have it between them, one pass counts what is below and takes out what is between, and
 the same is done with the little that is left. The counts of many tensors add up, so one search serves a whole model.
+Here it is in torch, for scores on any device and of any width; `secateur._native.selecting` has it in C.
 
 References:
     Floyd, Rivest 1975, "Expected time bounds for selection". Different here: both values come from one sample, and
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from secateur._errors import InvalidInputError, ShapeError
+from secateur._native.selecting import chosen, counts_of_lowest
 
 __all__ = ["Units", "check_scores", "lowest", "lowest_counts"]
 
@@ -113,6 +115,9 @@ def lowest(scores: Tensor, k: int, *, name: str = "scores") -> Tensor:
         >>> lowest(torch.tensor([0.5, 0.1, 0.9, 0.1, 0.1]), 2)
         tensor([ True, False,  True, False,  True])
     """
+    known = chosen(scores, k, rest=True)
+    if known is not None:
+        return known
     check_scores({name: scores})
     scores = scores.detach()
     if not 0 <= k <= scores.numel():
@@ -143,6 +148,9 @@ def lowest_counts(scores: Sequence[Tensor], k: int) -> list[int]:
         >>> lowest_counts([torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0, 2.0])], 2)
         [1, 1]
     """
+    known = counts_of_lowest(scores, k)
+    if known is not None:
+        return known
     if k == 0:
         return [0] * len(scores)
     cut = _cut([values.detach() for values in scores], k)

@@ -15,6 +15,8 @@ from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
 from tests.masks.oracles import half, is_zero
 
+pytestmark = pytest.mark.usefixtures("by")
+
 
 def watched(layer: nn.Module, *, lean: bool = False) -> Mask:
     Masks.from_dict(layer, {"weight": half(layer.weight.shape)}, lean=lean)

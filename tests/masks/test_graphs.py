@@ -106,10 +106,11 @@ def test_compiled_step_of_the_optimizer_holds_zeros(kind: type[torch.optim.Optim
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
 )  # dynamo's own look at the loss
-def test_whole_compiled_training_step_holds_zeros() -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_whole_compiled_training_step_holds_zeros(by: str, lean: bool) -> None:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    masks = Masks.from_dict(net, halves(net), optimizer)
+    masks = Masks.from_dict(net, halves(net), optimizer, lean=lean)
 
     @torch.compile(backend="aot_eager")
     def train(x: Tensor) -> Tensor:

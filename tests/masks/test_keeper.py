@@ -11,11 +11,16 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.optim import Optimizer
 
 from secateur import Masks
+from secateur._native.masking import Kernels
 from secateur.masks import keeper
+from secateur.masks import mask as mask_module
 from secateur.masks.bits import Bits
+from secateur.masks.capture import Capture
 from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
 from tests.masks.oracles import carried_over, half, halves, is_zero, nonzero_names, zero_by_hand
+
+pytestmark = pytest.mark.usefixtures("by")
 
 
 class Net(nn.Module):
@@ -411,8 +416,14 @@ def test_large_weights_are_not_masked_again_when_nothing_has_interfered(
 ) -> None:
     optimizer = warm(model)
     cleared = []
-    clear = Mask._clear_weights_
-    monkeypatch.setattr(Mask, "_clear_weights_", lambda mask: (cleared.append(tuple(mask.bits.shape)), clear(mask)))
+    clear = mask_module.clear_weights_
+
+    def note(masks: Sequence[Mask]) -> None:
+        cleared.extend(tuple(mask.bits.shape) for mask in masks)
+        clear(masks)
+
+    monkeypatch.setattr(mask_module, "clear_weights_", note)
+    monkeypatch.setattr(keeper, "clear_weights_", note)
     step(model, optimizer)
     assert cleared == [(4, 300)]
     with torch.no_grad():
@@ -420,6 +431,20 @@ def test_large_weights_are_not_masked_again_when_nothing_has_interfered(
     cleared.clear()
     step(model, optimizer)
     assert cleared == [(300, 300), (4, 300)]
+
+
+def test_kernels_mask_all_weights_after_a_step_in_one_call(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*[nn.Linear(12, 12) for _ in range(4)])
+    masks = halves(model)
+    Masks.from_dict(model, masks)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(3, 12)).sum().backward()
+    calls = []
+    clear = Kernels.clear_
+    monkeypatch.setattr(Kernels, "clear_", lambda self, pairs: (calls.append(len(pairs)), clear(self, pairs)))
+    optimizer.step()
+    assert calls == ([4] if by == "kernels" else [])
+    assert nonzero_names(model, masks) == []
 
 
 def test_schedulers_and_swapped_learning_rates_are_no_interference(model: nn.Module, masks: dict[str, Tensor]) -> None:
@@ -571,3 +596,77 @@ def test_masks_that_change_often_leave_nothing_behind(model: nn.Module, masks: d
         step(model, optimizer)
     desk = keeper._DESKS[optimizer]
     assert len(desk.settled) == len(desk.neutral_due) == len(masks)
+
+
+class Enforcing(torch.optim.SGD):
+    """Holds the zeros of its weights by itself, as a part of its step."""
+
+    enforces_masks = True
+
+    def __init__(self, masks: dict[nn.Parameter, Tensor], **options: float) -> None:
+        super().__init__(list(masks), **options)
+        self.masks = masks
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:
+        for parameter, mask in self.masks.items():
+            parameter.sub_(0.1 * torch.where(mask, parameter.grad, 0.0))
+
+
+def enforcing(model: nn.Module, masks: dict[str, Tensor]) -> Enforcing:
+    return Enforcing({model.get_parameter(name): mask for name, mask in masks.items()})
+
+
+def test_optimizer_that_enforces_masks_has_them_left_to_it(
+    model: nn.Module, masks: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = enforcing(model, masks)
+    for own_work in ("prepare_step", "outlasts", "remember", "_window_is_clear"):
+        monkeypatch.delattr(Mask, own_work)
+    for _ in range(3):
+        step(model, optimizer)
+        assert nonzero_names(model, masks) == []
+        assert keeper.desks_with(mask_of(model.large.weight)) == []
+
+
+def test_gradients_are_masked_as_they_arrive_for_an_optimizer_that_enforces_masks(
+    model: nn.Module, masks: dict[str, Tensor]
+) -> None:
+    step(model, enforcing(model, masks))
+    assert all(is_zero(model.get_parameter(name).grad[~mask]) for name, mask in masks.items())
+
+
+def test_listener_is_called_around_steps_of_an_optimizer_that_enforces_masks(
+    model: nn.Module, masks: dict[str, Tensor]
+) -> None:
+    listener = Listening(model, masks)
+    mask_of(model.small.weight).listen(listener)
+    step(model, enforcing(model, masks))
+    assert listener.calls == [("before Enforcing", True), ("after Enforcing", True)]
+
+
+def test_mask_is_held_again_when_its_optimizer_enforces_masks_no_more(
+    model: nn.Module, masks: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = enforcing(model, masks)
+    step(model, optimizer)
+    monkeypatch.setattr(Enforcing, "enforces_masks", False)
+    with torch.no_grad():
+        model.large.weight.add_(1.0)
+    step(model, optimizer)
+    assert nonzero_names(model, masks) == []
+
+
+def test_capture_takes_in_a_gradient_put_in_place_by_hand_for_an_optimizer_that_enforces_masks(
+    model: nn.Module, masks: dict[str, Tensor]
+) -> None:
+    mask, optimizer = mask_of(model.small.weight), enforcing(model, masks)
+    step(model, optimizer)
+    mask.capture = Capture()
+    model.small.weight.grad = torch.ones(4, 300)
+    optimizer.step()
+    assert torch.equal(mask.capture.total, torch.ones(4, 300))
+    model.small.weight.grad = None
+    optimizer.masks = {}
+    optimizer.step()
+    assert mask.capture.total is None

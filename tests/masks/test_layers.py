@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from secateur import Masks, prune_
 from tests.masks.oracles import carried_over, half, halves, is_zero, nonzero_names
 
+pytestmark = pytest.mark.usefixtures("by")
+
 
 def train(model: nn.Module, inputs: tuple[Tensor, ...], optimizer: torch.optim.Optimizer, steps: int = 4) -> None:
     for _ in range(steps):

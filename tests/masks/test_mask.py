@@ -14,6 +14,8 @@ from secateur.masks.registry import mask_of
 from tests.masks.oracles import bits as memory
 from tests.masks.oracles import half, is_zero
 
+pytestmark = pytest.mark.usefixtures("by")
+
 
 def masked(parameter: nn.Parameter, mask: Tensor | None = None, *, lean: bool = False) -> tuple[Mask, Tensor]:
     """A mask in force, and its entries."""

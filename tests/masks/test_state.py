@@ -13,6 +13,8 @@ from secateur.masks.state import clear_state_, fill_neutral_, freshen_state_, ne
 from tests.contract.optimizer_table import BY_NAME
 from tests.masks.oracles import half
 
+pytestmark = pytest.mark.usefixtures("by")
+
 
 def trained(kind: str, shape: tuple[int, ...] = (4, 5), dtype: torch.dtype = torch.float32) -> tuple[Optimizer, Mask]:
     """An optimizer with warm state, and a mask that has not been applied to it."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from secateur._native.compiling import LIBRARY
 
@@ -19,9 +21,13 @@ INTERFACE = 1
 LEVELS = ("portable", "avx2", "avx512")
 """Instruction sets that kernels are compiled for, the least first."""
 
+_ELF_HEADER = struct.Struct("<40xQ10xHH2x")
+"""Where the table of sections begins, bytes of an entry, entries."""
 
-class Library(NamedTuple):
-    """The loaded library.
+
+@dataclass(frozen=True, eq=False)
+class Library:
+    """The loaded library; equal to itself only, so that what is looked up in it can be kept by it.
 
     Args:
         handle: What ctypes has loaded.
@@ -75,6 +81,8 @@ def _load() -> Library | str:
     if not path.exists():
         return f"{path.name} was not compiled when the package was installed (is there a C compiler?)"
     try:
+        if not _is_whole(path):
+            return f"{path.name} does not load here (its end is missing)"
         handle = ctypes.CDLL(str(path))
         interface = handle.secateur_interface()
     except (OSError, AttributeError) as error:  # of another system or processor, or no library of ours
@@ -86,3 +94,15 @@ def _load() -> Library | str:
     if highest not in LEVELS:
         return f"SECATEUR_LEVEL={highest} is none of {', '.join(LEVELS)}"
     return Library(handle, min(level, highest, key=LEVELS.index), path)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an ELF file has its table of sections, which is last: to load what was cut off would kill the process."""
+    with path.open("rb") as file:
+        header = file.read(_ELF_HEADER.size)
+    if not header.startswith(b"\x7fELF"):
+        return True
+    if len(header) < _ELF_HEADER.size:
+        return False
+    start, size, number = _ELF_HEADER.unpack(header)
+    return bool(path.stat().st_size >= start + size * number)

@@ -1,4 +1,9 @@
-"""One mask in the forms in which it is applied: packed bits always, words of a tensor's width where speed matters."""
+"""One mask in the forms in which it is applied: packed bits always, words of a tensor's width where they are needed.
+
+Kernels apply the bits as they are, wherever there is a library that can reach the memory of a tensor; the bits lie in
+the order of that memory then. On other devices, on strides with gaps, and without the library, words make torch as fast
+as it can be; a lean mask does without them, and is slow there.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from secateur.masks.packing import clear_, clear_packed_, count_kept, num_bytes, pack, unpack, words_for
+from secateur._native.masking import Kernels, kernels_for
+from secateur.masks.ordering import memory_order, pack_in, row_major, unpack_from
+from secateur.masks.packing import check_bits, clear_, clear_packed_, count_kept, num_bytes, words_for
 
-__all__ = ["Bits"]
+__all__ = ["Bits", "clear_all_"]
 
 _PIECE = 1 << 17
 
@@ -21,21 +28,29 @@ class Bits:
     Args:
         packed: uint8 as `packing.pack` gives it.
         shape: Shape of the mask.
-        lean: Make no words: 0.125 bytes an entry instead of that and the width of a weight. Slower.
+        lean: Make no words: 0.125 bytes an entry instead of that and the width of a weight. Slower where there are no
+            kernels; where there are, masks have no words in any case.
+
+    Raises:
+        ShapeError: `packed` is not that of a mask of this many entries.
     """
 
     def __init__(self, packed: Tensor, shape: torch.Size, *, lean: bool = False) -> None:
-        self.packed = packed
         self.shape = torch.Size(shape)
         self.lean = lean
+        check_bits(packed, self.shape.numel())
+        self._order = self._rows = row_major(self.shape)
+        self._bits = packed.contiguous()
         self._words: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor, like: Tensor, *, lean: bool = False) -> Self:
-        """Take a bool mask (True = kept) to the device of `like`, the tensor that it is for, with the words for it."""
+        """Take a bool mask (True = kept) to the device of `like`, the tensor that it is for, in the form for it."""
         on_meta = like.is_meta  # which has no memory; the bits wait elsewhere
-        made = cls(pack(mask if on_meta else mask.to(like.device)), mask.shape, lean=lean)
-        if not lean and not on_meta and like.shape == made.shape:
+        rows = row_major(mask.shape)
+        made = cls(pack_in(rows, mask if on_meta else mask.to(like.device)), mask.shape, lean=lean)
+        fits = not on_meta and like.shape == made.shape
+        if fits and made._reach(like, keep=True) is None and not lean:
             made._words = words_for(like, mask)
         return made
 
@@ -44,20 +59,29 @@ class Bits:
         return Bits(self.packed.clone(), self.shape, lean=self.lean if lean is None else lean)
 
     @property
+    def packed(self) -> Tensor:
+        """The bits as `packing.pack` gives them; the mask's own memory where that is how they are kept."""
+        return self._bits if self._order == self._rows else pack_in(self._rows, self.dense)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the bits are."""
+        return self._bits.device
+
+    @property
     def dense(self) -> Tensor:
         """The mask as bool, True = kept: a new tensor."""
-        return unpack(self.packed, self.shape)
+        return unpack_from(self._order, self._bits, self.shape)
 
     @property
     def num_zeros(self) -> int:
         """Number of masked entries."""
-        return self.shape.numel() - count_kept(self.packed)
+        return self.shape.numel() - count_kept(self._bits)
 
     @property
     def num_bytes(self) -> int:
         """Bytes that are held at the moment."""
-        words = 0 if self._words is None else self._words.numel() * self._words.element_size()
-        return self.packed.numel() + words
+        return self._bits.nbytes + (0 if self._words is None else self._words.nbytes)
 
     def clear_(self, tensor: Tensor, *, own: bool = False) -> None:
         """Zero the masked entries of a tensor of the mask's shape, whatever they hold; nothing happens on meta.
@@ -67,11 +91,18 @@ class Bits:
             own: It is the tensor that the mask is for. Bits and words are kept as it needs them, and serve every other
                 tensor of its layout as well.
         """
-        if tensor.is_meta:
-            return
-        if tensor.layout == torch.sparse_coo:
+        reached = self._reach(tensor, keep=own)
+        if reached is not None:
+            kernels, bits = reached
+            kernels.clear_([(tensor, bits)])
+        elif tensor.layout == torch.sparse_coo:
             self._clear_sparse_(tensor)
-        elif self.lean or tensor.numel() == 0:
+        elif not tensor.is_meta:
+            self._clear_with_torch_(tensor, own=own)
+
+    def _clear_with_torch_(self, tensor: Tensor, *, own: bool) -> None:
+        """The same without kernels."""
+        if self.lean or tensor.numel() == 0:
             clear_packed_(tensor, self._packed_on(tensor.device, keep=own))
         elif self._words is not None and self._words.shape == tensor.shape and _fit(self._words, tensor):
             tensor.detach().view(self._words.dtype).bitwise_and_(self._words)  # what clear_ does, in fewer calls
@@ -80,6 +111,15 @@ class Bits:
 
     def fill_(self, tensor: Tensor, number: complex) -> None:
         """Give the masked entries of a tensor of the mask's shape a number, whatever they hold."""
+        reached = None if tensor.is_complex() else self._reach(tensor, keep=False)
+        if reached is not None:
+            kernels, bits = reached
+            kernels.fill_(tensor, bits, number.real)
+        else:
+            self._fill_with_torch_(tensor, number)
+
+    def _fill_with_torch_(self, tensor: Tensor, number: complex) -> None:
+        """The same without kernels."""
         words = self._words
         if self.lean or words is None or tensor.is_complex() or not tensor.is_contiguous() or not _fit(words, tensor):
             tensor.masked_fill_(~self.dense.to(tensor.device), number)
@@ -97,8 +137,12 @@ class Bits:
         """Whether `is_clear` can look at windows of the tensor that the mask is for, or of its gradient."""
         if tensor.layout != torch.strided:
             return False
+        if tensor.is_contiguous():
+            return True
+        if kernels_for(tensor) is not None:
+            return memory_order(tensor) is not None
         plain = not self.lean and tensor.dim() == 4 and tensor.dtype != torch.complex128
-        return tensor.is_contiguous() or (plain and tensor.is_contiguous(memory_format=torch.channels_last))
+        return plain and tensor.is_contiguous(memory_format=torch.channels_last)
 
     def is_clear(self, start: int, stop: int, *tensors: Tensor) -> bool:
         """Whether the masked ones among some entries of tensors are zero.
@@ -108,6 +152,10 @@ class Bits:
             stop: End of the entries; a multiple of 64, or beyond the last.
             *tensors: Tensors of one layout, each `is_flat`: the one that the mask is for, its gradient.
         """
+        reached = self._reach(tensors[0], keep=False)
+        if reached is not None and all(self._reach(tensor, keep=False) is not None for tensor in tensors[1:]):
+            kernels, packed = reached
+            return kernels.is_clear(tensors, packed, start, stop)
         stop = min(stop, tensors[0].numel())
         if self.lean:
             return all(self._is_clear_packed(_window(tensor, start, stop), start, stop) for tensor in tensors)
@@ -123,6 +171,23 @@ class Bits:
         packed = self._packed_on(entries.device, keep=False)[start // 8 :][: num_bytes(stop - start)]
         return _same_bits(clear_packed_(entries.clone(), packed), entries)
 
+    def _reach(self, tensor: Tensor, *, keep: bool) -> tuple[Kernels, Tensor] | None:
+        """If kernels can be used on a tensor: they, and the bits in the order of its memory, which may stay so."""
+        kernels = kernels_for(tensor)
+        if kernels is None or tensor.shape != self.shape:
+            return None
+        order = self._rows if tensor.is_contiguous() else memory_order(tensor)
+        if order is None:
+            return None
+        bits = self._bits
+        if order != self._order or not bits.is_cpu:
+            bits = pack_in(order, self.dense.cpu())
+        if type(bits) is not Tensor:  # a fake one, made while a graph was captured
+            return None
+        if keep:
+            self._bits, self._order, self._words = bits, order, None
+        return kernels, bits
+
     def _words_for(self, tensor: Tensor, *, keep: bool) -> Tensor:
         """The words for the tensor's width, device and memory order; those that are kept, if they fit."""
         words = self._words
@@ -136,7 +201,7 @@ class Bits:
         """The bits on a device; they stay there if they are to be kept."""
         packed = self.packed.to(device)
         if keep:
-            self.packed = packed
+            self._bits, self._order = packed, self._rows
         return packed
 
     def _clear_sparse_(self, tensor: Tensor) -> None:
@@ -146,6 +211,20 @@ class Bits:
         kept = self.dense.to(values.device)[tuple(index)]
         values = torch.where(kept, values, torch.zeros((), dtype=values.dtype, device=values.device))
         tensor.copy_(torch.sparse_coo_tensor(index, values, merged.shape, check_invariants=False))
+
+
+def clear_all_(pairs: Iterable[tuple[Bits, Tensor]]) -> None:
+    """Zero the masked entries of tensors, each the one that its mask is for; kernels take all in one call."""
+    reached, kernels = [], None
+    for mask, tensor in pairs:
+        found = mask._reach(tensor, keep=True)
+        if found is None:
+            mask.clear_(tensor, own=True)
+        else:
+            kernels, bits = found
+            reached.append((tensor, bits))
+    if kernels is not None:
+        kernels.clear_(reached)
 
 
 def _pieces(tensor: Tensor) -> Iterable[Tensor]:

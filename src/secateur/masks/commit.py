@@ -112,7 +112,7 @@ def _plans(parameter: nn.Parameter, new: Tensor, *, lean: bool, restoring: bool)
         return
     for present in (mask, *mask.followers()):
         twin = present.parameter
-        grown = new.to(present.bits.packed.device) & ~present.bits.dense
+        grown = new.to(present.bits.device) & ~present.bits.dense
         bits = Bits.of(new, twin, lean=present.bits.lean)
         yield _Plan(twin, present, bits, grown.to(twin.device) if _has_any(grown) else None, restoring)
 

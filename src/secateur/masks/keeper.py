@@ -10,6 +10,9 @@ parameter, so that clipping and momentum see kept entries only. Then, around a s
 
 Whoever changes masks as training goes on is called by the same two hooks (see `secateur.masks.listening`).
 
+An optimizer with a true attribute `enforces_masks` does all this by itself, as a part of its step: it reads masked
+gradients as 0, remembers nothing at masked places, and leaves the weights there at 0. Its masks are left to it.
+
 It is known where the step is elementwise (a weight of 0 with gradient 0 and cleared state stays 0) and nothing has
 interfered, as version counters show. That matters for large tensors only, where masking once more would cost as much as
 masking the gradient; there a window that moves on with each step is looked at before it instead.
@@ -35,7 +38,7 @@ from torch.optim.optimizer import (
 
 from secateur.masks import registry
 from secateur.masks.listening import Listener
-from secateur.masks.mask import Mask
+from secateur.masks.mask import Mask, clear_weights_
 from secateur.masks.state import clear_state_, fill_neutral_, group_of, neutral_period, state_evidence
 from secateur.surgery.rules import rule_of
 
@@ -47,7 +50,8 @@ class Desk:
     """What is known about one optimizer.
 
     Args:
-        masks: Masks in force of the parameters that it holds.
+        masks: Masks in force of the parameters that it holds; none if it enforces them by itself.
+        left_to_it: Those that it enforces by itself.
         settled: Key of each mask at whose masked places the state has been cleared since it was set, and what the state
             looked like then (see `state_evidence`).
         neutral_due: Step at which second moments at masked places get their neutral value again, by the mask's key.
@@ -57,6 +61,7 @@ class Desk:
     """
 
     masks: list[Mask] = field(default_factory=list)
+    left_to_it: list[Mask] = field(default_factory=list)
     settled: dict[int, object] = field(default_factory=dict)
     neutral_due: dict[int, int] = field(default_factory=dict)
     step: int = 0
@@ -67,11 +72,13 @@ class Desk:
     def refresh(self, optimizer: Optimizer) -> None:
         """Bring the list of masks up to date with the optimizer's groups."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        seen = registry.epoch(), [id(p) for p in parameters]
+        by_itself = bool(getattr(optimizer, "enforces_masks", False))
+        seen = registry.epoch(), by_itself, [id(p) for p in parameters]
         if seen == self._seen:
             return
         found = [mask for p in parameters if (mask := registry.mask_of(p)) is not None]
-        self.masks = [mask for mask in found if mask.is_enforced]
+        enforced = [mask for mask in found if mask.is_enforced]
+        self.masks, self.left_to_it = ([], enforced) if by_itself else (enforced, [])
         self.listeners = _listeners_of(found)
         keys = {mask.key for mask in self.masks}
         self.settled = {key: value for key, value in self.settled.items() if key in keys}
@@ -103,15 +110,26 @@ def meet(optimizers: Iterable[Optimizer]) -> None:
 
 
 def desks_with(mask: Mask) -> list[tuple[Optimizer, Desk]]:
-    """Optimizers, among those that are known, that hold the mask's parameter."""
+    """Optimizers, among those that are known, that hold the mask's parameter and leave its mask to us."""
     return [(optimizer, desk) for optimizer, desk in _all_desks() if any(held is mask for held in desk.masks)]
 
 
 def settle(masks: Iterable[Mask]) -> None:
-    """Clear the state that known optimizers have at the masked places of some masks, where it has not been done yet."""
-    for mask in masks:
+    """Clear the state that known optimizers have at the masked places of some masks, where it has not been done yet.
+
+    Those that enforce masks by themselves are told to, if they have a method ``follow_masks``.
+    """
+    changed = list(masks)
+    for mask in changed:
         for optimizer, desk in desks_with(mask):
             _settle(optimizer, desk, [mask])
+    for optimizer, desk in _all_desks():
+        if any(held is mask for held in desk.left_to_it for mask in changed):
+            getattr(optimizer, "follow_masks", _do_nothing)()
+
+
+def _do_nothing() -> None:
+    """What an optimizer does that looks at its masks when it steps."""
 
 
 def _all_desks() -> list[tuple[Optimizer, Desk]]:
@@ -160,12 +178,11 @@ def _start() -> None:
 def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Before any optimizer's step; its closure, if it has one, comes back with masking added."""
     desk = _desk_of(optimizer)
-    if not desk.masks and not desk.listeners:
+    if not desk.masks and not desk.listeners and not desk.left_to_it:
         return None
     _settle(optimizer, desk, desk.masks)
     _fill_neutral(optimizer, desk)
-    for mask in desk.masks:
-        mask.prepare_step()
+    _prepare(desk)
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     for listener, held in desk.listeners:
         listener.before_step(optimizer, held, has_closure=callable(closure))
@@ -176,6 +193,14 @@ def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any])
     return ((args[0], guarded, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": guarded})
 
 
+def _prepare(desk: Desk) -> None:
+    """Weights and gradients are there for an update: those that have been changed are masked again."""
+    for mask in desk.masks:
+        mask.prepare_step()
+    for mask in desk.left_to_it:
+        mask.look_at_grad()
+
+
 def _guarded(closure: Callable[[], Any], desk: Desk) -> Callable[[], Any]:
     """The closure, after which what it has changed is masked again."""
 
@@ -183,8 +208,7 @@ def _guarded(closure: Callable[[], Any], desk: Desk) -> Callable[[], Any]:
         for listener, held in desk.listeners:
             listener.before_closure(held)
         loss = closure()
-        for mask in desk.masks:
-            mask.prepare_step()
+        _prepare(desk)
         for listener, held in desk.listeners:
             listener.after_closure(held)
         return loss
@@ -208,10 +232,12 @@ def _hold(optimizer: Optimizer, desk: Desk) -> None:
     elementwise = rule_of(optimizer).elementwise
     wild = {id(p) for g in optimizer.param_groups if elementwise and not _is_tame(g) for p in g["params"]}
     separate = elementwise and _is_alone(optimizer)
+    moved = []
     for mask in desk.masks:
         parameter = mask.parameter
         clean = mask.key in desk.settled and mask.grad_is_clean() and id(parameter) not in wild
-        mask.finish_step(sound=clean and separate and not _is_coarse(parameter))
+        if not mask.outlasts(sound=clean and separate and not _is_coarse(parameter)):
+            moved.append(mask)
         if not clean:
             mask.clear_grad_()
             _clear(optimizer, desk, mask)
@@ -219,6 +245,7 @@ def _hold(optimizer: Optimizer, desk: Desk) -> None:
         if not separate:  # a nan in one gradient may have spread to all, or a hook written something
             clear_state_(optimizer, mask, neutral=False)
         desk.settled[mask.key] = state_evidence(optimizer, mask)
+    clear_weights_(moved)
 
 
 def _is_alone(optimizer: Optimizer) -> bool:

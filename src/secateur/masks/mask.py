@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from secateur._errors import ShapeError, UnsupportedError
 from secateur.masks import registry
-from secateur.masks.bits import Bits
+from secateur.masks.bits import Bits, clear_all_
 from secateur.masks.capture import Capture
 from secateur.masks.listening import Listener
-from secateur.masks.registry import mask_of
 from secateur.surgery import Change, Do, finder, holder
 
-__all__ = ["Mask"]
+__all__ = ["Mask", "clear_weights_"]
 
 _KEYS = itertools.count()
 
@@ -62,14 +61,12 @@ class Mask:
     def _bind(self, parameter: nn.Parameter) -> None:
         """Belong to a parameter."""
         self._parameter: Callable[[], nn.Parameter | None] = weakref.ref(parameter, registry.touch)
-        self.is_active = True
+        self.is_active = self.is_enforced = True
         self.salvage: Tensor | None = None
-        self.is_enforced = True
         self.listener: Listener | None = None
         self.capture: Capture | None = None
         self._renew()
-        self._window = 0
-        self._looked = False
+        self._window, self._looked = 0, False
         registry.enter(parameter, self)
         self._hook = _hook_gradient(parameter, weakref.ref(self))
 
@@ -135,7 +132,7 @@ class Mask:
     def apply_(self) -> None:
         """Zero the masked weights, and their gradients if there are any."""
         self.salvage = None
-        self._clear_weights_()
+        clear_weights_([self])
         self.clear_grad_()
 
     def apply_to_loaded_(self) -> None:
@@ -152,7 +149,7 @@ class Mask:
         if not _same(given, cleared):
             self.parameter.data = cleared
             self.salvage = given
-        self._seen = _evidence(self.parameter)
+        self.remember()
 
     def is_untouched(self) -> bool:
         """Whether the weights are as they were when they were masked last, as far as autograd can see."""
@@ -189,33 +186,38 @@ class Mask:
     def prepare_step(self) -> None:
         """Before an optimizer changes the weights: what has been written to since it was masked is masked again."""
         parameter, gradient = self.parameter, self.parameter.grad
-        if self.capture is not None and gradient is None:
-            self.capture.total = None  # what had arrived was thrown away
         clear = self._window_is_clear(parameter, gradient)
         if not (clear and self.is_untouched()):
             _check_shape(parameter, self.bits.shape)
-            self._clear_weights_()
+            clear_weights_([self])
+        self.look_at_grad(is_clear=clear)
         if not (clear and self.grad_is_clean()):
-            if self.capture is not None and self.capture.total is None and gradient is not None:
-                self.capture.add_by_hand(gradient, self.bits)
             self.clear_grad_()
+
+    def look_at_grad(self, *, is_clear: bool = True) -> None:
+        """Before an optimizer changes the weights: notice a gradient that was put in place, or thrown away, by hand."""
+        gradient, capture = self.parameter.grad, self.capture
+        if capture is not None:
+            if gradient is None:
+                capture.total = None  # what had arrived was thrown away
+            elif capture.total is None and not (is_clear and self.grad_is_clean()):
+                capture.add_by_hand(gradient, self.bits)
         self.salvage = None
 
-    def finish_step(self, *, sound: bool) -> None:
-        """After an optimizer's step: masked weights are zero.
+    def outlasts(self, *, sound: bool) -> bool:
+        """After an optimizer's step: whether masked weights are zero still, so that they need not be masked again.
 
         Args:
-            sound: The step is known to keep a weight of 0 with a gradient of 0 at 0, and nothing has interfered. Then
-                a large tensor, which was clean before, is not masked again.
+            sound: The step is known to keep a weight of 0 with a gradient of 0 at 0, and nothing has interfered. That
+                is relied on for a large tensor, which was looked at before.
         """
-        if sound and self._looked:
-            self._seen = _evidence(self.parameter)
-        else:
-            self._clear_weights_()
+        held = sound and self._looked
+        if held:
+            self.remember()
+        return held
 
-    def _clear_weights_(self) -> None:
-        """Zero the masked weights, and remember what they look like."""
-        self.bits.clear_(self.parameter, own=True)
+    def remember(self) -> None:
+        """Masked weights are zero now: note what the parameter looks like, to see when it is written to."""
         self._seen = _evidence(self.parameter)
 
     def _window_is_clear(self, parameter: Tensor, gradient: Tensor | None) -> bool:
@@ -238,7 +240,7 @@ class Mask:
 
     def _is_large(self, tensor: Tensor) -> bool:
         """Whether masking once more would cost something; on other devices than the CPU it does not."""
-        return tensor.numel() > _SMALL and tensor.device.type == "cpu" and self.bits.is_flat(tensor)
+        return tensor.numel() > _SMALL and tensor.is_cpu and self.bits.is_flat(tensor)
 
     # ---- copies
 
@@ -277,6 +279,13 @@ class Mask:
             self._renew()
 
 
+def clear_weights_(masks: Sequence[Mask]) -> None:
+    """Zero the masked weights of some parameters, and note what they look like then."""
+    clear_all_((mask.bits, mask.parameter) for mask in masks)
+    for mask in masks:
+        mask.remember()
+
+
 def _nothing() -> None:
     """A weak reference to nothing."""
 
@@ -292,8 +301,9 @@ def _hook_gradient(parameter: nn.Parameter, mask: weakref.ref[Mask]) -> Any:
             living.receive_grad_()
 
     wanted = parameter.requires_grad
+    hook = torch.compiler.disable(clear_gradient, reason="masks are held outside the graph")
     try:
-        return parameter.requires_grad_(True).register_post_accumulate_grad_hook(clear_gradient)
+        return parameter.requires_grad_(True).register_post_accumulate_grad_hook(hook)
     finally:
         parameter.requires_grad_(wanted)
 
@@ -322,7 +332,7 @@ def _check_shape(parameter: Tensor, shape: torch.Size) -> None:
 @finder
 def _find(tensor: Tensor) -> Iterable[Mask]:
     """Surgery asks for what refers to a tensor: its mask."""
-    mask = mask_of(tensor)
+    mask = registry.mask_of(tensor)
     return [] if mask is None else [mask]
 
 

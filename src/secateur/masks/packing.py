@@ -2,8 +2,8 @@
 
 A mask is kept in one of three forms. *bool*: one byte an entry, for people. *bits*: one bit an entry, the first entry
 in the lowest bit of the first byte (as numpy's ``bitorder="little"``), padded with zeros to a multiple of 8 bytes; for
-checkpoints and the lean mode. *words*: an integer as wide as a weight, all ones where it is kept, in the memory order
-of the weight; for use in every step.
+checkpoints, the lean mode, and kernels. *words*: an integer as wide as a weight, all ones where it is kept, in the
+memory order of the weight; for use in every step where there are no kernels.
 
 Masked entries are cleared by AND on the integers that the floats are made of, not by a product: inf and nan times 0
 are nan, and -1 times 0 is -0.0, whereas AND gives 0.0 always, and costs the same.
@@ -18,8 +18,20 @@ import torch
 from torch import Tensor
 
 from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
+from secateur._native.masking import kernels_for
 
-__all__ = ["clear_", "clear_packed_", "count_kept", "num_bytes", "pack", "unpack", "word_dtype", "words", "words_for"]
+__all__ = [
+    "check_bits",
+    "clear_",
+    "clear_packed_",
+    "count_kept",
+    "num_bytes",
+    "pack",
+    "unpack",
+    "word_dtype",
+    "words",
+    "words_for",
+]
 
 _ALIGNMENT = 64
 """Entries to which bits are padded: 8 bytes."""
@@ -79,7 +91,7 @@ def unpack(bits: Tensor, shape: torch.Size) -> Tensor:
         ShapeError: `bits` are not those of a mask of this many entries.
     """
     num_entries = torch.Size(shape).numel()
-    _check_bits(bits, num_entries)
+    check_bits(bits, num_entries)
     padded = _bytes_of(bits).view(torch.bool)
     entries = padded if len(padded) == num_entries else padded[:num_entries].clone()
     return entries.view(shape)
@@ -95,6 +107,9 @@ def count_kept(bits: Tensor) -> int:
         >>> count_kept(pack(torch.tensor([True, False, True])))
         2
     """
+    kernels = kernels_for(bits)
+    if kernels is not None:
+        return kernels.count_bits(bits.contiguous())
     counts = bits.view(torch.int64)
     counts = counts - ((counts >> 1) & 0x5555555555555555)
     counts = (counts & 0x3333333333333333) + ((counts >> 2) & 0x3333333333333333)
@@ -211,7 +226,7 @@ def clear_packed_(tensor: Tensor, bits: Tensor, *, chunk: int = _DEFAULT_CHUNK) 
         The masked entries of `tensor`.
     """
     view = _word_view(tensor)
-    _check_bits(bits, tensor.numel())
+    check_bits(bits, tensor.numel())
     if chunk < 1:
         raise InvalidInputError("chunk must be at least one entry.", chunk=chunk)
     pairs = view.dim() - tensor.dim()
@@ -288,7 +303,7 @@ def _check_bool(mask: Tensor) -> None:
         )
 
 
-def _check_bits(bits: Tensor, num_entries: int) -> None:
+def check_bits(bits: Tensor, num_entries: int) -> None:
     """Refuse bits that are not those of a mask of this many entries."""
     if bits.dtype != torch.uint8 or bits.shape != (num_bytes(num_entries),):
         raise ShapeError(

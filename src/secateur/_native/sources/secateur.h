@@ -12,6 +12,10 @@
 #include <omp.h>
 #endif
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || __SIZEOF_POINTER__ != 8
+#error "the kernels are for little-endian machines of 64 bits; others run in pure torch"
+#endif
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #define WITH_AVX512 1
 #include <immintrin.h>
@@ -41,6 +45,20 @@ static inline vector spread(float value) { return value - (vector){0}; }
 /* Threads for a piece of work: as many as torch uses, but one where starting them would cost as much as it saves. */
 static inline int threads_for(double nanoseconds, int threads) {
     return nanoseconds < 100e3 || threads < 1 ? 1 : threads;
+}
+
+/* Negative values become zero, and nan stays nan, as with torch. */
+static inline vector rectified(vector value) {
+    typedef int32_t bits __attribute__((vector_size(VECTOR_BYTES)));
+    return (vector)((bits)value & ~(bits)(value < (vector){0}));
+}
+
+static inline int thread_number(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
 }
 
 #endif
