@@ -1,6 +1,6 @@
 """What keeping masks costs: one whole training step, as a ratio to the dense step of the same run.
 
-Three models (FACTS of the design): an MLP 784-2048-2048-10 at batch 16, a 4-layer transformer (d=256, 64 tokens, batch
+Three models: an MLP 784-2048-2048-10 at batch 16, a 4-layer transformer (d=256, 64 tokens, batch
 8) and ResNet-18 for 32x32 images at batch 16, all with AdamW and 90 % zeros. Every variant is stepped in turn, in one
 process, so that all meet the same machine; process CPU time, medians, one thread.
 
@@ -12,13 +12,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune as torch_prune
 
 import secateur
+import secateur._native as native
 
 SPARSITY = 0.9
 
@@ -86,17 +88,43 @@ def by_torch_prune(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             torch_prune.l1_unstructured(module, name, SPARSITY)
 
 
+def by_secateur(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """`prune_` with what it does by default."""
+    secateur.prune_(model, optimizer, sparsity=SPARSITY)
+
+
+def lean(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The same with `lean`, which makes a difference without the library only."""
+    secateur.prune_(model, optimizer, sparsity=SPARSITY, lean=True)
+
+
+PURE = ", pure torch"
+"""Ends the names of variants for which the library is hidden whenever they run, as SECATEUR_NATIVE=0 hides it."""
+
 VARIANTS: dict[str, tuple[bool, Callable[[nn.Module, torch.optim.Optimizer], object] | None]] = {
     "dense, fused=True": (True, None),
     "dense, default": (False, None),
-    "secateur, fused=True": (True, lambda m, o: secateur.prune_(m, o, sparsity=SPARSITY)),
-    "secateur lean, fused=True": (True, lambda m, o: secateur.prune_(m, o, sparsity=SPARSITY, lean=True)),
-    "secateur, default": (False, lambda m, o: secateur.prune_(m, o, sparsity=SPARSITY)),
+    "secateur, fused=True": (True, by_secateur),
+    f"secateur, fused=True{PURE}": (True, by_secateur),
+    f"secateur lean, fused=True{PURE}": (True, lean),
+    "secateur, default": (False, by_secateur),
+    f"secateur, default{PURE}": (False, by_secateur),
     "by hand (_foreach_mul_), fused=True": (True, by_hand),
     "by hand (_foreach_mul_), default": (False, by_hand),
     "torch.nn.utils.prune, fused=True": (True, by_torch_prune),
     "torch.nn.utils.prune, default": (False, by_torch_prune),
 }
+
+
+@contextmanager
+def library(name: str) -> Iterator[None]:
+    """Hide the library from a variant that is to do without."""
+    found = native.library
+    native.library = (lambda: None) if name.endswith(PURE) else found
+    try:
+        yield
+    finally:
+        native.library = found
 
 
 def stepper(name: str, build: Callable[[], tuple[nn.Module, Callable[[nn.Module], Tensor]]]) -> Callable[[], None]:
@@ -108,7 +136,8 @@ def stepper(name: str, build: Callable[[], tuple[nn.Module, Callable[[nn.Module]
         mask(model, torch.optim.SGD(model.parameters()))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
     if mask is not None and mask is not by_torch_prune:
-        mask(model, optimizer)
+        with library(name):
+            mask(model, optimizer)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -124,10 +153,12 @@ def compare(model: str, rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(rounds + 5):
         for name, step in steps.items():
-            start = time.process_time()
-            step()
+            with library(name):
+                start = time.process_time()
+                step()
+                took = time.process_time() - start
             if i >= 5:
-                times[name].append(1e3 * (time.process_time() - start))
+                times[name].append(1e3 * took)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -168,14 +199,17 @@ def making() -> float:
     return statistics.median(times)
 
 
-def lean_bytes() -> float:
-    """Live bytes a weight of the lean mode, during training."""
-    model, loss_of = mlp()
+def bytes_held(name: str, build: str) -> float:
+    """Bytes a weight that the masks of a variant hold while a model is trained."""
+    model, loss_of = MODELS[build]()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    masks = secateur.prune_(model, optimizer, sparsity=SPARSITY, lean=True)
-    loss_of(model).backward()
-    optimizer.step()
-    return masks.num_bytes() / sum(masks[name].numel() for name in masks)
+    with library(name):
+        VARIANTS[name][1](model, optimizer)
+        for _ in range(2):
+            loss_of(model).backward()
+            optimizer.step()
+        masks = secateur.Masks(model)
+        return masks.num_bytes() / sum(masks[name].numel() for name in masks)
 
 
 def main() -> None:
@@ -185,7 +219,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, one thread, {SPARSITY:.0%} zeros, AdamW")
+    print(f"torch {torch.__version__}, one thread, {SPARSITY:.0%} zeros, AdamW; {native.status()}")
     for model in arguments.models:
         result = compare(model, arguments.rounds if model == "mlp" else max(8, arguments.rounds // 3))
         print(f"\n{model:40} ms/step  of dense fused  of dense default")
@@ -196,7 +230,9 @@ def main() -> None:
     for share in (0.0, 0.5, 0.9):
         print(f"  {share:4.0%}  {dead_units(share, arguments.rounds):.3f}")
     print(f"\nmaking masks for 5.8 M weights: {making():.0f} ms")
-    print(f"lean mode: {lean_bytes():.3f} bytes a weight")
+    for name in ("secateur, fused=True", f"secateur, fused=True{PURE}", f"secateur lean, fused=True{PURE}"):
+        held = ", ".join(f"{build} {bytes_held(name, build):.3f}" for build in arguments.models)
+        print(f"bytes a weight, {name}: {held}")
 
 
 if __name__ == "__main__":

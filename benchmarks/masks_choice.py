@@ -1,7 +1,8 @@
 """How long it takes to choose masks of 5.8 M weights: one thread, CPU milliseconds, the median of several rounds.
 
 "choose" is from weights to bool masks; "prune_" is the whole call on a fresh model, which also zeroes weights and packs
-masks. Beside it, what one would write by hand, and torch.nn.utils.prune.
+masks; "in torch" is the same without the native kernels. Below it, what one would write by hand, and
+torch.nn.utils.prune.
 
     python benchmarks/masks_choice.py [--rounds 15]
 """
@@ -12,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +108,15 @@ def milliseconds(call: Callable[[nn.Sequential], object], rounds: int) -> float:
     return statistics.median(times[2:])
 
 
+def without_kernels(call: Callable[[], float]) -> float:
+    """The same call in pure torch."""
+    library, secateur._native.library = secateur._native.library, lambda: None
+    try:
+        return call()
+    finally:
+        secateur._native.library = library
+
+
 def check() -> None:
     """The masks are those of a sort and of topk: no two of these weights are equal in absolute value in one group."""
     weights = weights_of(mlp())
@@ -126,12 +137,13 @@ def main() -> None:
     torch.set_num_threads(1)
     total = sum(weight.numel() for weight in weights_of(mlp()).values())
     print(f"torch {torch.__version__}, one thread, {total / 1e6:.2f} M weights, CPU milliseconds")
+    print(secateur._native.status())
     check()
-    print(f"{'':36} {'choose':>8} {'prune_':>8}")
+    print(f"{'':36} {'choose':>8} {'prune_':>8} {'in torch':>9}")
     for name, choice in CHOICES.items():
         chosen = milliseconds(lambda model, choice=choice: choose(weights_of(model), choice), rounds)
-        whole = milliseconds(lambda model, choice=choice: secateur.prune_(model, **choice), rounds)
-        print(f"{name:36} {chosen:8.1f} {whole:8.1f}")
+        prune = partial(milliseconds, lambda model, choice=choice: secateur.prune_(model, **choice), rounds)
+        print(f"{name:36} {chosen:8.1f} {prune():8.1f} {without_kernels(prune):9.1f}")
     for name, by_hand in {
         "by hand: global, kthvalue": global_by_hand,
         "by hand: global, sort": global_by_sorting,

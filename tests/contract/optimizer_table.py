@@ -1,8 +1,9 @@
 """The table of optimizers that tests run over: every class of torch.optim, in every form and with every option.
 
 A new member of ``torch.optim`` joins by itself: its rows are read off its constructor. `CASES` also has transformers'
-Adafactor. A case makes an optimizer, makes a small model that it can train (`OptimizerCase.problem`), and takes one
-step in the way that its class needs: with a closure for LBFGS, on sparse gradients for SparseAdam.
+Adafactor and the optimizers of `secateur.optim`. A case makes an optimizer, makes a small model that it can train
+(`OptimizerCase.problem`), and takes one step in the way that its class needs: with a closure for LBFGS, on sparse
+gradients for SparseAdam.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from torch.optim import Optimizer
 from transformers.optimization import Adafactor as TransformersAdafactor
 
 from secateur import _compat
+from secateur.optim import SparseAdamW, SparseSGD
 
 __all__ = ["BY_NAME", "CASES", "Dense", "OptimizerCase", "Problem", "Table", "cases"]
 
-LEARNING_RATES = {"SGD": 0.05, "Adadelta": 1.0, "LBFGS": 0.3, "Muon": 0.02, "NAdam": 0.005}
+LEARNING_RATES = {"SGD": 0.05, "SparseSGD": 0.05, "Adadelta": 1.0, "LBFGS": 0.3, "Muon": 0.02, "NAdam": 0.005}
 """Where 0.01 would hardly move a small model, or make it diverge."""
 
 OPTIONS: dict[str, dict[str, object]] = {
@@ -224,9 +226,18 @@ def _transformers_cases() -> Iterator[OptimizerCase]:
         yield OptimizerCase(TransformersAdafactor, option, "", arguments)
 
 
+def _sparse_cases(kind: type[Optimizer]) -> Iterator[OptimizerCase]:
+    """Rows of an optimizer of our own, which has one form."""
+    always: dict[str, object] = {"lr": LEARNING_RATES.get(kind.__name__, 0.01)}
+    for option, arguments in _options(kind):
+        yield OptimizerCase(kind, option, "", {**always, **arguments})
+    yield OptimizerCase(kind, "tensor_lr", "", {"lr": torch.tensor(always["lr"])})
+
+
 CASES: tuple[OptimizerCase, ...] = (
     *(case for kind in _compat.optimizer_classes().values() for case in cases(kind)),
     *_transformers_cases(),
+    *(case for kind in (SparseAdamW, SparseSGD) for case in _sparse_cases(kind)),
 )
 """Every row; parametrize with ``CASES, ids=lambda case: case.name``."""
 

@@ -82,3 +82,22 @@ def test_rating_that_looks_at_gradients_that_were_not_kept_is_refused() -> None:
 
 def test_weight_without_gradient_stays_as_it_is() -> None:
     assert chosen_by(scores.magnitude, gradients={}) == {}
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32, torch.float64, torch.complex64], ids=str
+)
+def test_sizes_are_those_that_the_ratings_give_whatever_the_numbers(dtype: torch.dtype) -> None:
+    kept = torch.rand(40, 50) < 0.3
+    weight, slope = ((torch.randn(40, 50) + 1j * torch.randn(40, 50)).to(torch.complex64) for _ in range(2))
+    weight, slope = (each if dtype.is_complex else each.real.to(dtype) for each in (weight, slope))
+    weight = torch.where(kept, weight, torch.zeros_like(weight))
+    moment = Moment({"w": weight}, {"w": slope}, step=1)
+    found = [
+        Chooser(drop, grow, uniform, Unstructured()).choose(moment, {"w": kept}, sparsity, 0.3)["w"]
+        for drop, grow in ((scores.magnitude, gradient), (lambda m: scores.magnitude(m), lambda m: gradient(m)))
+        for sparsity in (None, 0.9)
+    ]
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+    assert not torch.equal(found[0], found[1])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import secateur._native as native
 from secateur import InvalidInputError
 from secateur.dst import exchange
 from secateur.dst.exchange import dropped, grown
@@ -21,6 +24,14 @@ SCORES = st.lists(
 )
 
 
+@pytest.fixture(params=["torch", "native"], autouse=True, scope="module")
+def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything is chosen in pure torch, and everything that can be with the native kernels."""
+    library = native.library() if request.param == "native" else None
+    with patch.object(native, "library", return_value=library):
+        yield
+
+
 def positions(chosen: torch.Tensor) -> torch.Tensor:
     return chosen.nonzero()[:, 0]
 
@@ -30,21 +41,23 @@ def lowest_by_sort(allowed: list[bool], score: list[float], count: int) -> list[
     return sorted(order[:count])
 
 
-@given(SCORES, st.data(), st.sampled_from(DTYPES))
-def test_lowest_kept_units_are_dropped(units, data, dtype) -> None:
+@given(SCORES, st.data(), st.sampled_from(DTYPES), st.booleans())
+def test_lowest_kept_units_are_dropped(units, data, dtype, sizes) -> None:
     kept = [each for each, _ in units]
     score = torch.tensor([value for _, value in units], dtype=dtype)
     count = data.draw(st.integers(0, sum(kept)))
-    found = dropped(torch.tensor(kept), score, count, name="w")
+    found = dropped(torch.tensor(kept), score, count, name="w", sizes=sizes)
+    score = score.abs() if sizes else score
     assert positions(found).tolist() == lowest_by_sort(kept, score.tolist(), count)
 
 
-@given(SCORES, st.data(), st.sampled_from(DTYPES))
-def test_highest_masked_units_are_grown(units, data, dtype) -> None:
+@given(SCORES, st.data(), st.sampled_from(DTYPES), st.booleans())
+def test_highest_masked_units_are_grown(units, data, dtype, sizes) -> None:
     kept = [each for each, _ in units]
     score = torch.tensor([value for _, value in units], dtype=dtype)
     count = data.draw(st.integers(0, len(kept) - sum(kept)))
-    found = grown(torch.tensor(kept), score, count, name="w")
+    found = grown(torch.tensor(kept), score, count, name="w", sizes=sizes)
+    score = score.abs() if sizes else score
     assert positions(found).tolist() == lowest_by_sort([not each for each in kept], (-score).tolist(), count)
 
 
@@ -74,8 +87,9 @@ def test_guess_that_misleads_costs_time_only(guess, monkeypatch) -> None:
             assert torch.equal(positions(choose(kept, score, count, name="w")), order[:count].sort().values)
 
 
+@pytest.mark.parametrize("sizes", [False, True])
 @pytest.mark.parametrize("choose", [dropped, grown])
-def test_nan_scores_are_refused_by_name(choose) -> None:
+def test_nan_scores_are_refused_by_name(choose, sizes: bool) -> None:
     kept = torch.tensor([True, True, False, False])
     with pytest.raises(InvalidInputError, match=r"the scores of 'fc\.weight': some are NaN"):
-        choose(kept, torch.tensor([1.0, math.nan, math.nan, 2.0]), 1, name="fc.weight")
+        choose(kept, torch.tensor([1.0, math.nan, math.nan, 2.0]), 1, name="fc.weight", sizes=sizes)

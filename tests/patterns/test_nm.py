@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -8,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import secateur._native as native
 from secateur._errors import InfeasibleError, InvalidInputError, ShapeError
 from secateur.patterns import NM
 
 TIED = [-math.inf, -1.0, -0.0, 0.0, 0.5, 1.0, math.inf]
+
+
+@pytest.fixture(params=["torch", "native"], autouse=True, scope="module")
+def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything is chosen in pure torch, and everything that can be with the native kernels."""
+    library = native.library() if request.param == "native" else None
+    with patch.object(native, "library", return_value=library):
+        yield
 
 
 def by_hand(score: Tensor, pattern: NM) -> Tensor:

@@ -32,6 +32,14 @@ def test_lamp_keeps_the_order_of_magnitude_and_of_positions(weights: list[float]
     assert sorted(range(len(weights)), key=lambda i: (found[i], i)) == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("levels", [None, 1, 20])
+def test_lamp_is_the_same_in_double_precision(dtype: torch.dtype, levels: int | None) -> None:
+    weight = torch.randn(3000) if levels is None else torch.randn(3000).mul(levels).round()
+    narrow = weight.to(dtype)
+    assert torch.equal(lamp({"a": narrow})["a"], lamp({"a": narrow.double()})["a"])
+
+
 def test_lamp_keeps_one_weight_of_each_tensor_to_the_end() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 1, bias=False))
     torch.nn.init.constant_(model[0].weight, 1e-3)

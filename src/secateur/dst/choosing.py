@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from secateur import scores
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._units import Units
 from secateur.allocation import Allocation
 from secateur.dst.exchange import dropped, grown
 from secateur.dst.moment import Moment, Rating
-from secateur.patterns import Pattern
+from secateur.dst.ratings import gradient
+from secateur.patterns import Pattern, Unstructured
 
 __all__ = ["Chooser", "rising"]
+
+_SIZES: tuple[tuple[Rating, Callable[[Moment], Mapping[str, Tensor]]], ...] = (
+    (scores.magnitude, lambda moment: moment),
+    (gradient, lambda moment: moment.arrived),
+)
+"""Ratings that are absolute values, and of what. Where every entry is a unit they are compared as they are read:
+absolute values of their own would take longer to make than the choice takes."""
+
+
+class _Rated(NamedTuple):
+    """Scores of units; `sizes`: their absolute values are meant."""
+
+    scores: Tensor
+    sizes: bool
+
+    @property
+    def values(self) -> Tensor:
+        """The scores that are meant."""
+        return self.scores.abs() if self.sizes else self.scores
 
 
 @dataclass(frozen=True)
@@ -74,9 +96,13 @@ class Chooser:
                     chosen[name] = self._mask(new, present, kept[name])
         return chosen
 
-    def _rated(self, rating: Rating, moment: Moment) -> dict[str, Tensor]:
+    def _rated(self, rating: Rating, moment: Moment) -> dict[str, _Rated]:
         """Scores of the units, checked, of the weights that the rating knows about."""
-        given = rating(moment)
+        known = (source for each, source in _SIZES if each is rating and isinstance(self.pattern, Unstructured))
+        source = next(known, None)
+        raw = {} if source is None else source(moment)
+        sizes = source is not None and all(map(_has_plain_size, raw.values()))
+        given = raw if sizes else rating(moment)
         found = {}
         for name, weight in moment.items():
             score = given.get(name)
@@ -89,7 +115,7 @@ class Chooser:
                     scores=f"{score.dtype} {tuple(score.shape)}",
                     weight=tuple(weight.shape),
                 )
-            found[name] = self.pattern.reduce(score.detach().to(weight.device))
+            found[name] = _Rated(self.pattern.reduce(score.detach().to(weight.device)), sizes)
         return found
 
     def _units(self, mask: Tensor) -> Tensor:
@@ -109,14 +135,14 @@ class Chooser:
         self,
         kept: Mapping[str, Tensor],
         units: Mapping[str, Tensor],
-        drop: Mapping[str, Tensor],
+        drop: Mapping[str, _Rated],
         sparsity: float,
         present: Mapping[str, int],
     ) -> dict[str, int]:
         """How many units each weight keeps at a risen sparsity."""
         rated = {}
         for name, each in units.items():
-            score = drop.get(name, torch.zeros(each.shape, device=each.device))
+            score = drop[name].values if name in drop else torch.zeros(each.shape, device=each.device)
             size = self.pattern.unit_size(kept[name].shape)
             rated[name] = Units(score.masked_fill(~each, -torch.inf), kept[name].shape, size)
         asked = self.allocation(rated, sparsity)
@@ -153,14 +179,21 @@ def rising(gone: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
 
 
 def _exchanged(
-    present: Tensor, goal: int, surplus: int, count: int, drop: Tensor, grow: Tensor | None, name: str
+    present: Tensor, goal: int, surplus: int, count: int, drop: _Rated, grow: _Rated | None, name: str
 ) -> Tensor | None:
     """The units after some have gone and some have come; None if it is the same ones."""
     count = min(count, present.numel() - goal - surplus, goal)
     if surplus + count == 0:
         return None
-    new = present ^ dropped(present, drop, surplus + count, name=name)
-    return new if grow is None or count == 0 else new.logical_or_(grown(present, grow, count, name=name))
+    new = dropped(present, drop.scores, surplus + count, name=name, sizes=drop.sizes).bitwise_xor_(present)
+    if grow is None or count == 0:
+        return new
+    return new.bitwise_or_(grown(present, grow.scores, count, name=name, sizes=grow.sizes))
+
+
+def _has_plain_size(tensor: Tensor) -> bool:
+    """Whether the absolute values of a tensor are those that `secateur.scores.magnitude` gives."""
+    return tensor.is_floating_point() and tensor.itemsize > 1
 
 
 def _check_unreached(name: str, moment: Moment, rating: Rating) -> None:

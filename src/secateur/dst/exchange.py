@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from secateur._native.selecting import chosen
 from secateur._units import check_scores, lowest
 
 __all__ = ["dropped", "grown"]
@@ -27,7 +28,7 @@ _DEVIATIONS = 5
 """Standard deviations of a rank by which the guess may err."""
 
 
-def dropped(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
+def dropped(kept: Tensor, score: Tensor, count: int, *, name: str, sizes: bool = False) -> Tensor:
     """Choose the lowest among the kept units.
 
     Args:
@@ -35,6 +36,7 @@ def dropped(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
         score: 1-D floating-point scores of all units.
         count: How many go, at most as many as are kept.
         name: Dotted name, for the error message.
+        sizes: The absolute values of `score` are meant.
 
     Returns:
         1-D bool, one a unit; True = goes.
@@ -42,11 +44,11 @@ def dropped(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
     Raises:
         InvalidInputError: A score is NaN.
     """
-    check_scores({name: score})
-    return _first(kept, score, count, highest=False)
+    found = chosen(score, count, kept=kept, sizes=sizes)
+    return _first(kept, _checked(score, name, sizes), count, highest=False) if found is None else found
 
 
-def grown(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
+def grown(kept: Tensor, score: Tensor, count: int, *, name: str, sizes: bool = False) -> Tensor:
     """Choose the highest among the units that are not kept.
 
     Args:
@@ -54,6 +56,7 @@ def grown(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
         score: 1-D floating-point scores of all units.
         count: How many come, at most as many as are not kept.
         name: Dotted name, for the error message.
+        sizes: The absolute values of `score` are meant.
 
     Returns:
         1-D bool, one a unit; True = comes.
@@ -61,8 +64,15 @@ def grown(kept: Tensor, score: Tensor, count: int, *, name: str) -> Tensor:
     Raises:
         InvalidInputError: A score is NaN.
     """
+    found = chosen(score, count, kept=kept, masked=True, highest=True, sizes=sizes)
+    return _first(~kept, _checked(score, name, sizes), count, highest=True) if found is None else found
+
+
+def _checked(score: Tensor, name: str, sizes: bool) -> Tensor:
+    """The scores to compare, none of them NaN."""
+    score = score.abs() if sizes else score
     check_scores({name: score})
-    return _first(~kept, score, count, highest=True)
+    return score
 
 
 def _first(allowed: Tensor, score: Tensor, count: int, *, highest: bool) -> Tensor:
@@ -72,8 +82,8 @@ def _first(allowed: Tensor, score: Tensor, count: int, *, highest: bool) -> Tens
         everything = (math.inf, -math.inf) if highest else (-math.inf, math.inf)
         wanted, num_wanted, doubtful = _parted(score, allowed, *everything, highest)
     values = score.index_select(0, doubtful)
-    chosen = doubtful[~lowest(-values if highest else values, count - num_wanted)]
-    return wanted.index_fill_(0, chosen, True)
+    others = doubtful[~lowest(-values if highest else values, count - num_wanted)]
+    return wanted.index_fill_(0, others, True)
 
 
 def _guess(score: Tensor, allowed: Tensor, count: int, *, highest: bool) -> tuple[float, float]:

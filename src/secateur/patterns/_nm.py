@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from secateur._errors import InfeasibleError, InvalidInputError, ShapeError
+from secateur._native.grouping import highest_of_groups
 from secateur._units import check_scores
 from secateur.patterns._checks import check_dim, check_kept, is_count, lacks_dim, undivided
 from secateur.patterns._pattern import Pattern
@@ -127,6 +128,11 @@ class NM(Pattern):
         if scores.numel() % self.m:
             raise ShapeError(f"the scores do not make up groups of {self.m}.", scores=tuple(scores.shape))
         self._check_count(num_removed, scores.numel())
+        found = highest_of_groups(scores, self.m, self.n)
+        return self._highest(scores) if found is None else found
+
+    def _highest(self, scores: Tensor) -> Tensor:
+        """The same in torch, of scores that fit."""
         groups = scores.detach().view(-1, self.m)
         kept = torch.empty(groups.shape, dtype=torch.bool, device=groups.device)
         step = max(_PIECE // self.m, 1) if groups.device.type == "cpu" else max(len(groups), 1)

@@ -27,6 +27,8 @@ def signed_norm(score: Tensor, dims: Sequence[int]) -> Tensor:
     dtype = torch.promote_types(score.dtype, torch.float32)
     if not dims:
         return entries.to(dtype)
+    if entries.numel() and bool(entries.amin() >= 0):
+        return _norm(entries, dims).to(dtype)
     norm = _norm(entries.clamp(min=0), dims)
     if bool((entries < 0).any()):
         total = norm**2 - _norm(entries.clamp(max=0), dims) ** 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,13 +35,29 @@ def lamp(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         Lee, Park, Mo, Ahn, Shin 2021, "Layer-adaptive sparsity for the magnitude-based pruning", the score of section
         2.1.
     """
-    return {name: _shares(values.flatten().double()).view(values.shape) for name, values in magnitude(weights).items()}
+    return {name: _shares(values.flatten()).view(values.shape) for name, values in magnitude(weights).items()}
 
 
 def _shares(magnitudes: Tensor) -> Tensor:
-    """The scores of one tensor, flat; divided by the largest first, so that no square overflows."""
+    """The scores of one tensor, flat."""
     if not magnitudes.any():
-        return torch.zeros_like(magnitudes)
-    squares, order = (magnitudes / magnitudes.amax()).square().sort(stable=True)
+        return torch.zeros_like(magnitudes, dtype=torch.float64)
+    squares, order = _ascending_squares(magnitudes)
     left = squares.flip(0).cumsum(0).flip(0)
     return torch.empty_like(squares).scatter_(0, order, squares / left)
+
+
+def _ascending_squares(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
+    """The squares in ascending order, and their positions; divided by the largest first, so that none overflows.
+
+    What is at most 32 bits wide is sorted together with its position as one integer: floats that are not negative have
+    the order of their bits, and numpy sorts integers several times faster than torch sorts floats with positions.
+    """
+    largest = magnitudes.amax().double()
+    if magnitudes.device.type != "cpu" or magnitudes.itemsize > 4 or magnitudes.numel() >= 1 << 31:
+        squares, order = (magnitudes.double() / largest).square().sort(stable=True)
+        return squares, order
+    keys = magnitudes.float().view(torch.int32).to(torch.int64) << 32
+    keys = torch.from_numpy(np.sort((keys | torch.arange(len(keys))).numpy()))
+    values = (keys >> 32).to(torch.int32).view(torch.float32)
+    return (values.double() / largest).square(), keys & 0xFFFFFFFF
