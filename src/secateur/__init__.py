@@ -8,6 +8,7 @@ from secateur import dst as dst
 from secateur import graph as graph
 from secateur import interchange as interchange
 from secateur import masks as masks
+from secateur import optim as optim
 from secateur import patterns as patterns
 from secateur import runtime as runtime
 from secateur import schedules as schedules
@@ -34,6 +35,7 @@ from secateur.masks import Masks as Masks
 from secateur.masks import prune_ as prune_
 from secateur.runtime import compress as compress
 from secateur.runtime import load_compressed as load_compressed
+from secateur.runtime import profile as profile
 from secateur.shrink import Budget as Budget
 from secateur.shrink import ShrinkPlan as ShrinkPlan
 from secateur.shrink import load_ as load_
@@ -71,6 +73,7 @@ __all__ = [
     "load_compressed",
     "patterns",
     "plan_shrink",
+    "profile",
     "prune_",
     "relink_",
     "resize_",

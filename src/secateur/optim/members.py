@@ -1,0 +1,106 @@
+"""Parameters that are about to be stepped: as a whole, or what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from secateur.masks.mask import Mask
+from secateur.masks.packing import count_kept
+from secateur.optim.places import place_, take
+
+__all__ = ["KEPT", "Kept", "Masked", "Members", "Whole", "can_fuse"]
+
+KEPT = "kept"
+"""Entry of a parameter's state with the mask that the others belong to."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What is kept of a parameter.
+
+    Args:
+        mask: Its mask.
+        bits: The same, packed row by row.
+        num_kept: Ones of it.
+    """
+
+    mask: Mask
+    bits: Tensor
+    num_kept: int
+
+    @classmethod
+    def of(cls, mask: Mask) -> Self:
+        """What a mask keeps at the moment."""
+        bits = mask.bits.packed
+        return cls(mask, bits, count_kept(bits))
+
+
+class Whole(NamedTuple):
+    """A parameter of which every weight is stepped."""
+
+    parameter: nn.Parameter
+    gradient: Tensor
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """What is stepped of the parameter, or belongs to it in its gradient: the tensor itself."""
+        return tensor
+
+    def put_(self, stepped: Tensor) -> None:
+        """Take in what was stepped: it is the parameter itself."""
+
+    def empty(self) -> Tensor:
+        """Memory for an entry of the state."""
+        return torch.empty_like(self.parameter, requires_grad=False)
+
+    def begin(self, entries: dict[str, Tensor]) -> dict[str, Any]:
+        """State with these entries."""
+        return entries
+
+
+class Masked(NamedTuple):
+    """A parameter of which kept weights are stepped."""
+
+    parameter: nn.Parameter
+    gradient: Tensor
+    kept: Kept
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """What is stepped of the parameter, or belongs to it in its gradient: a copy."""
+        return take(tensor, self.kept.bits)
+
+    def put_(self, stepped: Tensor) -> None:
+        """Write what was stepped to the parameter, and 0 to masked places."""
+        place_(self.parameter, stepped, self.kept.bits)
+
+    def empty(self) -> Tensor:
+        """Memory for an entry of the state."""
+        return self.parameter.new_empty(self.kept.num_kept, requires_grad=False)
+
+    def begin(self, entries: dict[str, Tensor]) -> dict[str, Any]:
+        """State with these entries, which tells what mask they belong to."""
+        return {**entries, KEPT: self.kept.bits}
+
+
+@dataclass
+class Members:
+    """Parameters of a group.
+
+    Args:
+        whole: Those that have a gradient and no mask.
+        masked: Those that have a gradient and a mask.
+        idle: Masks of those that have no gradient.
+    """
+
+    whole: list[Whole] = field(default_factory=list)
+    masked: list[Masked] = field(default_factory=list)
+    idle: list[Mask] = field(default_factory=list)
+
+
+def can_fuse(tensors: Iterable[Tensor]) -> bool:
+    """Whether torch's fused kernels take all of some tensors while steps are counted on the CPU."""
+    return all(tensor.is_cpu and tensor.is_floating_point() for tensor in tensors)

@@ -1,0 +1,255 @@
+"""What the optimizers of kept weights share: compact state that follows the masks, checkpoints, and the step.
+
+For a masked parameter, every entry of the state that has one value a weight holds kept weights only, in the order of
+the mask, and ``state["kept"]`` is the mask that they belong to (packed bits, the mask's own memory where possible). So
+state tells by itself which weights it is of, wherever it has been copied to. At each step it is brought to the mask of
+that moment: regrown weights have 0, dropped ones are forgotten, and without a mask it is dense again. State that was
+loaded stays dense until then, since the masks that belong to it may be loaded after it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from secateur._compat import uncompiled
+from secateur._errors import ShapeError, UnsupportedError
+from secateur.masks import registry
+from secateur.masks.packing import num_bytes
+from secateur.optim.members import KEPT, Kept, Masked, Members, Whole
+from secateur.optim.places import move, same_bits, spread, take
+
+__all__ = ["SparseOptimizer", "check_options"]
+
+_FIXED = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+"""Options of torch's optimizers that have this one value here."""
+
+
+class SparseOptimizer(Optimizer):
+    """An optimizer that steps kept weights only.
+
+    Attributes:
+        enforces_masks: It leaves masked weights at 0 by itself, whatever gradients hold there, and remembers nothing of
+            them; so `secateur.masks` leaves its masks to it.
+    """
+
+    enforces_masks = True
+    _per_weight: ClassVar[tuple[str, ...]]
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        self._forget_masks()
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as torch does.
+
+        Raises:
+            UnsupportedError: An option or a parameter that is not supported. Nothing is changed then.
+        """
+        if not isinstance(param_group["params"], Tensor | set):
+            param_group["params"] = list(param_group["params"])  # as torch does; it may be a generator
+        check_options(type(self).__name__, param_group)
+        _check_parameters(type(self).__name__, param_group["params"])
+        super().add_param_group(param_group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Continue from a pickled or copied optimizer, or from state that was loaded."""
+        super().__setstate__(state)
+        self._forget_masks()
+
+    # ---- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as torch's own optimizer has it: dense, 0 at masked places."""
+        for parameter, state in list(self.state.items()):
+            if KEPT in state:
+                self._follow(parameter, self._kept(parameter))
+        compact = self.state
+        self.state = defaultdict(dict, {p: self._dense(p, state) for p, state in compact.items()})
+        try:
+            return super().state_dict()
+        finally:
+            self.state = compact
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the state of this optimizer or of torch's own; masked weights are left out of it at the next step."""
+        groups = [{**group, **self._fixed()} for group in state_dict["param_groups"]]
+        super().load_state_dict({**state_dict, "param_groups": groups})
+        for state in self.state.values():
+            if "step" in state:
+                state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device="cpu")
+
+    def _fixed(self) -> dict[str, object]:
+        """Options that are not read from a checkpoint."""
+        return {key: value for key, value in _FIXED.items() if key in self.defaults}
+
+    # ---- following the masks
+
+    def is_per_weight(self, name: str) -> bool:
+        """Whether an entry of the state has one value for each weight that is kept."""
+        return name in self._per_weight
+
+    def follow_masks(self) -> None:
+        """Bring all state to the masks that parameters have now; every step begins with this."""
+        for parameter in list(self.state):
+            self._follow(parameter, self._kept(parameter))
+
+    def _follow(self, parameter: Tensor, kept: Kept | None) -> dict[str, Any]:
+        """One parameter's state, after it has been brought to what is kept."""
+        state: dict[str, Any] = self.state[parameter]
+        old, new = state.get(KEPT), None if kept is None else kept.bits
+        if old is new:
+            return state
+        names = [name for name in self._per_weight if isinstance(state.get(name), Tensor)]
+        if old is None or new is None or not same_bits(old, new):
+            state.update({name: _moved(parameter, state[name], old, new) for name in names})
+        if new is not None and names:
+            state[KEPT] = new
+        else:
+            state.pop(KEPT, None)
+        return state
+
+    def _dense(self, parameter: Tensor, state: Mapping[str, Any]) -> dict[str, Any]:
+        """One parameter's state as torch's own optimizer has it."""
+        bits = state.get(KEPT)
+        if bits is None:
+            return dict(state)
+        return {
+            name: _moved(parameter, value, bits, None) if self.is_per_weight(name) and value is not None else value
+            for name, value in state.items()
+            if name != KEPT
+        }
+
+    def _forget_masks(self) -> None:
+        """Know nothing of any mask."""
+        self._epoch = -1
+        self._known: dict[int, Kept | None] = {}
+
+    def _kept(self, parameter: Tensor) -> Kept | None:
+        """What is kept of a parameter; None if all of it, or if somebody else holds its mask."""
+        if self._epoch != registry.epoch():
+            self._forget_masks()
+            self._epoch = registry.epoch()
+        key = id(parameter)
+        if key not in self._known:
+            mask = registry.mask_of(parameter)
+            enforced = mask is not None and mask.is_enforced
+            self._known[key] = Kept.of(mask) if mask is not None and enforced else None
+        return self._known[key]
+
+    # ---- the step
+
+    @uncompiled
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step all parameters that have a gradient; masked weights are 0 afterwards.
+
+        Args:
+            closure: Evaluates the loss anew, gradients included, and returns it.
+
+        Returns:
+            What the closure returned, None without one.
+
+        Raises:
+            UnsupportedError: A sparse gradient.
+            ShapeError: A parameter or state of another shape than the mask. No weight is changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        members = [self._members(group) for group in self.param_groups]
+        self.follow_masks()
+        for group, each in zip(self.param_groups, members, strict=True):
+            self._step_group(group, each)
+            for mask in each.idle:
+                if not mask.is_untouched():
+                    mask.apply_()
+        return loss
+
+    def _members(self, group: Mapping[str, Any]) -> Members:
+        """The parameters of a group, seen to be such that they can be stepped."""
+        found = Members()
+        for parameter in group["params"]:
+            kept, gradient = self._kept(parameter), parameter.grad
+            if kept is not None:
+                _check_shape(parameter, kept)
+            if gradient is None:
+                found.idle += [] if kept is None else [kept.mask]
+                continue
+            if gradient.layout != torch.strided:
+                raise UnsupportedError(
+                    f"{type(self).__name__} does not take sparse gradients.",
+                    shape=tuple(parameter.shape),
+                    fix="nn.Embedding(…, sparse=False), or torch.optim.SparseAdam for this parameter",
+                )
+            if kept is None:
+                found.whole.append(Whole(parameter, gradient))
+            else:
+                found.masked.append(Masked(parameter, gradient, kept))
+        return found
+
+    @abstractmethod
+    def _step_group(self, group: dict[str, Any], members: Members) -> None:
+        """Step the parameters of a group; their state, where there is any, follows the masks already."""
+
+
+def _moved(parameter: Tensor, values: Tensor, old: Tensor | None, new: Tensor | None) -> Tensor:
+    """One entry of the state, from the form of a mask to that of another; without a mask it is dense."""
+    fits = values.shape == parameter.shape if old is None else old.numel() == num_bytes(parameter.numel())
+    if not fits:
+        raise ShapeError(
+            "the optimizer's state has another shape than its parameter.",
+            state=tuple(values.shape),
+            parameter=tuple(parameter.shape),
+            fix="secateur.relink_(model, optimizer), if the parameter was cut by hand",
+        )
+    if old is None:
+        return values if new is None else take(values, new)
+    return spread(values, old, parameter) if new is None else move(values, old, new, parameter.numel())
+
+
+def _check_shape(parameter: Tensor, kept: Kept) -> None:
+    """Refuse data of another shape, put in place by hand."""
+    if parameter.shape != kept.mask.bits.shape:
+        raise ShapeError(
+            "a masked parameter was given data of another shape than its mask.",
+            parameter=tuple(parameter.shape),
+            mask=tuple(kept.mask.bits.shape),
+            fix="secateur.resize_(module, name, dim=…, keep=…) cuts parameter, mask and optimizer state together",
+        )
+
+
+def check_options(kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse those of torch's options that have no meaning here.
+
+    Raises:
+        UnsupportedError: One of them is asked for.
+    """
+    for name in _FIXED:
+        if options.get(name):
+            raise UnsupportedError(
+                f"{kind} has no {name} form: it steps kept weights with kernels of its own, and all others as torch's "
+                "fused optimizers do.",
+                asked=f"{name}={options[name]}",
+                fix=f"leave {name} out",
+            )
+
+
+def _check_parameters(kind: str, parameters: Any) -> None:
+    """Refuse parameters of kinds that are not supported; what is no parameter at all is refused by torch."""
+    for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+        tensor = parameter[1] if isinstance(parameter, tuple) else parameter
+        if isinstance(tensor, Tensor) and tensor.is_complex():
+            raise UnsupportedError(
+                f"{kind} does not step complex parameters.",
+                shape=tuple(tensor.shape),
+                dtype=tensor.dtype,
+                fix=f"torch.optim.{kind.removeprefix('Sparse')} does",
+            )
