@@ -25,6 +25,7 @@ __all__ = [
     "in_double",
     "loss_on",
     "some_of",
+    "traceless",
     "undisturbed",
     "untouched",
     "without_collections",
@@ -51,26 +52,32 @@ def call_with(model: nn.Module, inputs: Inputs) -> Any:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run a model without gradients and without a trace: random state, buffers and attributes are put back afterwards.
-
-    The opaque fast path of nn.MultiheadAttention is off meanwhile.
-    """
+def traceless(model: nn.Module) -> Iterator[None]:
+    """Run a model without gradients and without a trace: random state, buffers, attributes are put back afterwards."""
     kinds: dict[object, list[Tensor]] = {}
     for buffer in model.buffers():
         if not _compat.is_fake(buffer):
             is_plain = buffer.layout == torch.strided and not buffer.is_quantized
             kinds.setdefault((buffer.dtype, buffer.device) if is_plain else buffer, []).append(buffer)
     before = [(buffers, [buffer.shape for buffer in buffers], _values(buffers)) for buffers in kinds.values()]
+    with _random_states_restored(), torch.no_grad(), attributes_restored(model):
+        try:
+            yield
+        finally:
+            for kind in before:
+                _put_back(*kind)
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """As `traceless`, with nothing opaque: compiled code and the fast path of nn.MultiheadAttention are off."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with _random_states_restored(), torch.no_grad(), _compat.without_compiler(), attributes_restored(model):
+    with traceless(model), _compat.without_compiler():
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for kind in before:
-                _put_back(*kind)
 
 
 def _values(buffers: Sequence[Tensor]) -> Tensor:

@@ -110,7 +110,7 @@ class Capture(DispatchMode):
         self._rule_for = rule_for
         self._kinds: dict[Any, Kind] = {}
         self._records: dict[int, _Record] = {}
-        self._entered: set[int] = set()
+        self._entered: dict[int, str] = {}
         self._read: set[int] = set()
         self._origins: dict[int, frozenset[int]] = {}
         self._weights: set[int] = set()
@@ -120,12 +120,14 @@ class Capture(DispatchMode):
 
     # ---- tensors
 
-    def enter_tensor(self, tensor: Tensor, dims: Dims, *, is_state: bool = True, is_clean: bool = True) -> None:
+    def enter_tensor(
+        self, tensor: Tensor, dims: Dims, *, name: str = "", is_state: bool = True, is_clean: bool = True
+    ) -> None:
         """Give a tensor its labels: a parameter (which is clean), a buffer, or an input (which is no state)."""
         record = self._remember(tensor, dims)
         record.is_clean = is_clean
         if is_state:
-            self._entered.add(record.memory)
+            self._entered[record.memory] = name
             self._origins[record.memory] = frozenset((record.memory,))
 
     def dims(self, tensor: Tensor) -> Dims:
@@ -272,7 +274,7 @@ class Capture(DispatchMode):
         mixed = tuple(dim for dim, _ in self.mixed[mixing:])
         scalars = scalars_of(kind.name, args, kwargs, out)
         self.ran.append(Ran(kind.name, kind.rule, before, after, mixed, scalars, kind.is_view))
-        self._follow_weights(kind, records, made, is_product=len(self.products) > products)
+        self._follow_weights(kind, records, made, self.products[products:])
 
     def _settle(self, kind: Kind, call: Call, results: Sequence[Dims], written: Iterable[Tensor]) -> None:
         """Give the results their labels and say what the op has written."""
@@ -294,11 +296,15 @@ class Capture(DispatchMode):
             writes.append(record.key)
         step.writes = (*writes, *self._keys(written))
 
-    def _follow_weights(self, kind: Kind, read: list[_Record], made: list[_Record], *, is_product: bool) -> None:
+    def _follow_weights(self, kind: Kind, read: list[_Record], made: list[_Record], products: list[Product]) -> None:
         """Note which tensors of the model, or what is computed from them alone, a layer reads as its weights."""
         memories = [record.memory for record in read if _holds_values(record.tensor())]  # and not indices of such
-        if is_product or kind.name in _LAYERS:
-            self._weights.update(*(self._origins.get(memory, ()) for memory in memories))
+        if products or kind.name in _LAYERS:
+            weights = frozenset[int]().union(*(self._origins.get(memory, ()) for memory in memories))
+            self._weights |= weights
+            names = tuple(self._entered[memory] for memory in sorted(weights))
+            first = len(self.products) - len(products)
+            self.products[first:] = [product._replace(reads=names) for product in products]
         if memories and not kind.is_view and all(memory in self._origins for memory in memories):
             origins = frozenset[int]().union(*(self._origins[memory] for memory in memories))
             self._origins |= {record.memory: origins for record in made}
@@ -312,7 +318,7 @@ class Capture(DispatchMode):
         """Decide which ops matter to these results, or to the model's own state, and put down the blocks of those."""
         needed = set(self._keys(outputs))
         for step in reversed(self._steps):
-            state = step.mutates and not self._entered.isdisjoint(step.writes)
+            state = step.mutates and not self._entered.keys().isdisjoint(step.writes)
             if not (step.is_root or state or not needed.isdisjoint(step.writes)):
                 continue
             for dim, why, where, result in step.blocks:

@@ -15,12 +15,14 @@ __all__ = ["Activation", "Counter", "Product", "activation_bytes", "macs"]
 class Product(NamedTuple):
     """One matrix product or convolution: it costs the product of the sizes of its dims.
 
-    Matrix products are (…, n, k, m); convolutions (batch, outputs, inputs of a group, window …, image …).
+    Matrix products are (…, n, k, m); convolutions (batch, outputs, inputs of a group, window …, image …). It reads the
+    named tensors of the model, or what was computed from them alone.
     """
 
     op: str
     dims: tuple[Dim, ...]
     groups: Dim = ()
+    reads: tuple[str, ...] = ()
 
     @property
     def is_convolution(self) -> bool:

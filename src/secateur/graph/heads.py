@@ -41,6 +41,8 @@ class FreeHeadsAttention(nn.MultiheadAttention):
         """Compute what nn.MultiheadAttention does; see there for arguments and shapes."""
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")  # as torch does
+        if query.is_nested:
+            return self._of_nested(query), None
         batched = query.dim() == 3
         if not batched:
             query, key, value = _each(lambda tensor: tensor.unsqueeze(0), query, key, value)
@@ -65,6 +67,15 @@ class FreeHeadsAttention(nn.MultiheadAttention):
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
         return (out if self.batch_first else out.transpose(0, 1)), weights
+
+    def _of_nested(self, query: Tensor) -> Tensor:
+        """Self-attention of a nested tensor, which nn.TransformerEncoder makes of a batch that is padded."""
+        lengths = [len(sequence) for sequence in query.unbind()]
+        padded = query.to_padded_tensor(0.0)
+        places = torch.arange(padded.shape[1], device=padded.device)
+        padding = places >= torch.tensor(lengths, device=padded.device)[:, None]
+        out = self.forward(padded, padded, padded, padding, need_weights=False)[0]
+        return torch.nested.as_nested_tensor([each[:n] for each, n in zip(out, lengths, strict=True)])
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[Tensor]:
         """Query, key and value after their projections, (batch, positions, heads together)."""

@@ -198,7 +198,7 @@ def _run(
         capture = Capture(traced.labels, rule_for, stack.enter_context(weights_restored(model, outline or in_earnest)))
         watch = Watch(capture, outline)
         for name, tensor in tensors.items():
-            capture.enter_tensor(tensor, traced.dims[name], is_clean=isinstance(tensor, nn.Parameter))
+            capture.enter_tensor(tensor, traced.dims[name], name=name, is_clean=isinstance(tensor, nn.Parameter))
         for tensor in tensors_in(inputs):
             if not capture.knows(tensor):
                 make = traced.labels.fresh_dim if free_inputs else traced.labels.input_dim

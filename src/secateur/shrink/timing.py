@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secateur._errors import InvalidInputError
+from secateur._machine import machine_name, wait_for
 from secateur.graph.coupling import Coupling
 from secateur.shrink.coupled import refuse_coupling
 from secateur.shrink.latency import LatencyTable, Needed, TimeGrid, check_table, needs
@@ -47,7 +48,7 @@ def measure_latency(model: nn.Module, coupling: Coupling, *, table: LatencyTable
     refuse_coupling(model, coupling)
     check_table(table)
     device, dtype = _place(model)
-    machine = _machine(device, dtype)
+    machine = machine_name(device, dtype)
     grids = list(table.grids) if table is not None else []
     for needed in _missing(coupling, table or LatencyTable(())):
         key = machine, needed.kind, needed.grid()
@@ -82,13 +83,6 @@ def _place(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     raise InvalidInputError("the model has no floating-point parameter.")
 
 
-def _machine(device: torch.device, dtype: torch.dtype) -> str:
-    """What times depend on."""
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, {dtype}"
-    return f"{device.type} {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, {dtype}"
-
-
 def _seconds(kind: str, sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> float:
     """Time of one product: the shortest mean of some rounds."""
     run = (_convolution if kind == "convolution" else _matmul)(sizes, device, dtype)
@@ -103,18 +97,12 @@ def _seconds(kind: str, sizes: tuple[int, ...], device: torch.device, dtype: tor
 
 def _round(run: Callable[[], Tensor], number: int, device: torch.device) -> float:
     """Mean seconds of so many runs."""
-    _wait(device)
+    wait_for(device)
     start = time.perf_counter()
     for _ in range(number):
         run()
-    _wait(device)
+    wait_for(device)
     return (time.perf_counter() - start) / number
-
-
-def _wait(device: torch.device) -> None:
-    """Wait for a device that runs ahead."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _matmul(sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Callable[[], Tensor]:
