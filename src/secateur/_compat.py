@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _Orthogonal, _SpectralNorm, _WeightNorm
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -24,10 +27,14 @@ __all__ = [
     "is_watched",
     "optimizer_classes",
     "optional",
+    "uncompiled",
     "without_compiler",
     "without_torch_function",
     "wrappers",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Orthogonal, SpectralNorm, WeightNorm = _Orthogonal, _SpectralNorm, _WeightNorm
 """The parametrizations that `torch.nn.utils.parametrizations` registers; their classes have no public names."""
@@ -47,6 +54,12 @@ class DispatchMode(TorchDispatchMode):
 def without_compiler() -> AbstractContextManager[object]:
     """Have compiled functions run as they are written; nothing is compiled where the compiler was never loaded."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+def uncompiled(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function run as it is written where compiled code calls it, as torch does with parts of its optimizers."""
+    made: Callable[P, T] = _disable_dynamo(function)
+    return made
 
 
 def optional(name: str) -> ModuleType | None:

@@ -66,15 +66,18 @@ def _inside(model: nn.Module, path: str) -> nn.Module:
 
 
 def put_module(model: nn.Module, path: str, module: nn.Module) -> None:
-    """Put a module where a model has another one.
+    """Put a module where a model has another one, under each of the names that it has there.
 
     Args:
         model: The model.
         path: Dotted path of what is there; not empty.
         module: What will be there.
     """
-    parent, _, leaf = path.rpartition(".")
-    setattr(_inside(model, parent), leaf, module)
+    old = _inside(model, path)
+    for parent in list(model.modules()):
+        for leaf, child in list(parent._modules.items()):
+            if child is old:
+                setattr(parent, leaf, module)
 
 
 def tied_names(model: nn.Module) -> dict[str, list[str]]:

@@ -148,6 +148,24 @@ def test_free_heads_give_the_same_gradients() -> None:
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+@pytest.mark.parametrize("number", [1, 2])
+def test_encoder_with_free_heads_equals_torch_for_a_batch_that_it_nests(number: int) -> None:
+    layer = nn.TransformerEncoderLayer(EMBED, HEADS, 16, batch_first=True, dtype=torch.float64)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    twin = copy.deepcopy(encoder)
+    for part in twin.layers[:number]:
+        free_heads_(part.self_attn)
+    x, padding = (
+        torch.randn(BATCH, SOURCE, EMBED, dtype=torch.float64),
+        torch.arange(SOURCE) >= torch.tensor([[3], [5]]),
+    )
+    with torch.no_grad():
+        expected, found = (each(x, src_key_padding_mask=padding) for each in (encoder, twin))
+    assert expected[0, 3:].count_nonzero() == 0  # torch has nested the batch
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_freeing_keeps_identity_names_hooks_and_subclasses_are_left_alone() -> None:
     module = attention()
     parameters, names = list(module.parameters()), list(module.state_dict())

@@ -16,6 +16,7 @@ from secateur._passes import call_with
 from secateur.runtime import choosing, comparing, compressing
 from secateur.runtime.formats import CONV_FORMATS
 from secateur.runtime.layers import SparseLayer
+from secateur.runtime.recipe import CHANNELS_LAST
 from tests.runtime.formats.references import KEPT_DENSE_CONV, masked
 
 ALWAYS = -1e9
@@ -27,6 +28,8 @@ def pack_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (choosing, comparing):
         monkeypatch.setattr(module, "_SECONDS", 0)
     monkeypatch.setattr(comparing, "_RUNS", 1)
+    measured = choosing._seconds
+    monkeypatch.setattr(choosing, "_seconds", lambda runs, between: measured(runs, between) | {CHANNELS_LAST: 1e9})
     monkeypatch.setattr(compressing, "run_seconds", lambda dense, fast, examples: {"dense": 2.0, "fast": 1.0})
     if _native.library() is None:
         hide_native(monkeypatch)

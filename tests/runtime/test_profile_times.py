@@ -54,3 +54,11 @@ def test_slow_models_run_three_times_whatever_the_time(monkeypatch: pytest.Monke
     clock = Clock(monkeypatch)
     (found,) = latencies([clock.call("a", 100.0)], seconds=0.1)
     assert found.calls == 3
+
+
+def test_what_comes_between_is_called_before_every_call_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    calls = [clock.call("a", 0.001), clock.call("b", 0.002)]
+    one, other = latencies(calls, seconds=0.0, between=clock.call("between", 5.0))
+    assert clock.called == ["between", "a", "between", "b"] * 3
+    assert (one.median, other.median) == (pytest.approx(1.0), pytest.approx(2.0))

@@ -18,18 +18,18 @@ from secateur.graph.labels import Dims, size_of
 __all__ = ["draw"]
 
 _COLOURS = (
-    "#4269d0",
-    "#e07b39",
-    "#3a9e6b",
-    "#c23b5a",
-    "#8a5fc7",
-    "#1f9aa8",
-    "#a3762b",
-    "#d45fa6",
-    "#5c7f22",
-    "#7a5c58",
+    "#3d61c4",
+    "#b25420",
+    "#2a7a51",
+    "#bd3656",
+    "#7d52ba",
+    "#15737e",
+    "#84601f",
+    "#b43f87",
+    "#54741f",
+    "#6f534f",
 )
-_GREY, _PALE, _INK = "#8b8f94", "#f4f5f7", "#1c1f23"
+_GREY, _PALE, _INK = "#5d6268", "#f4f5f7", "#1c1f23"
 _ROW, _CHARACTER, _MARGIN = 20, 7.3, 16
 
 

@@ -6,6 +6,9 @@ watches: no compiler, no tracer, no mode, no transform.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,6 +29,12 @@ def linear(x: Tensor, parts: list[Tensor], bias: Tensor | None, shape: list[int]
 @linear.register_fake
 def _(x: Tensor, parts: list[Tensor], bias: Tensor | None, shape: list[int], format: str, relu: bool) -> Tensor:
     return x.new_empty((x.shape[0], shape[0]))
+
+
+@linear.register_vmap
+def _(info: Any, in_dims: Sequence[int | None], x: Tensor, *weight: Any) -> tuple[Tensor, int]:
+    x = _batch_first(x, in_dims)
+    return linear(x.flatten(0, 1), *weight).unflatten(0, x.shape[:2]), 0
 
 
 @torch.library.custom_op("secateur::sparse_conv2d", mutates_args=())
@@ -62,6 +71,18 @@ def _(
         for size, pad, step, window, by in zip(x.shape[2:], padding, dilation, shape[2:], stride, strict=True)
     ]
     return x.new_empty((x.shape[0], shape[0], *sizes))
+
+
+@conv2d.register_vmap
+def _(info: Any, in_dims: Sequence[int | None], x: Tensor, *weight: Any) -> tuple[Tensor, int]:
+    x = _batch_first(x, in_dims)
+    return conv2d(x.flatten(0, 1), *weight).unflatten(0, x.shape[:2]), 0
+
+
+def _batch_first(x: Tensor, in_dims: Sequence[int | None]) -> Tensor:
+    """An input with the dim that vmap hides in front; it hides none of a packed weight."""
+    assert in_dims[0] is not None
+    return x.movedim(in_dims[0], 0)
 
 
 def _pair(values: list[int]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from secateur import _native
-from secateur.runtime.clock import by_turns
-from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, ConvFormat, LinearFormat
+from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS
 from secateur.runtime.norms import has_hooks
-from secateur.runtime.recipe import geometry_of, is_transposed, layer_weight, packed_layer
+from secateur.runtime.profile_times import latencies
+from secateur.runtime.recipe import CHANNELS_LAST, geometry_of, is_transposed, layer_weight, packed_layer
 from secateur.runtime.zeros import sparsity_of
 
 __all__ = ["LAYERS", "Choice", "choose", "obstacle"]
@@ -84,44 +85,49 @@ def choose(
     Returns:
         The choice.
     """
-    why = obstacle(layer)
-    if not why and not shapes:
-        why = "it was not called"
-    if why:
-        return Choice(why=why)
-    weight = layer_weight(layer)
-    if sparsity_of(weight) < _LEAST_SPARSITY:
-        return Choice(why=f"less than {_LEAST_SPARSITY:.0%} zeros")
-    rows = min(shape[:-1].numel() if weight.dim() == 2 else shape.numel() for shape in shapes)
-    tried = {
-        name: packed_layer(layer, name, values, relu=relu)
-        for name, each in _candidates(layer, weight, rows)
-        if allowed is None or name in allowed
+    why = obstacle(layer) or ("" if shapes else "it was not called")
+    if not why and sparsity_of(layer.get_parameter("weight")) < _LEAST_SPARSITY:
+        why = f"less than {_LEAST_SPARSITY:.0%} zeros"
+    names = [name for name in ([] if why else _candidates(layer, shapes)) if allowed is None or name in allowed]
+    tried: dict[str, Callable[[Tensor], Tensor]] = {
+        name: packed_layer(layer, name, values, relu=relu) for name in names
     }
+    if shapes and type(layer) is nn.Conv2d and not has_hooks(layer) and (allowed is None or CHANNELS_LAST in allowed):
+        last = copy.deepcopy(layer).to(memory_format=torch.channels_last)
+        tried[CHANNELS_LAST] = _with_relu(last) if relu else last
     if not tried:
-        return Choice(why="no format holds it")
-    inputs = [torch.randn(shape, dtype=layer.weight.dtype) for shape in list(dict.fromkeys(shapes))[:_CALLS]]  # type: ignore[arg-type]
-    dense = _with_relu(layer) if relu else layer
-    runs = {name: _run(module, inputs) for name, module in {"dense": dense, **tried}.items()}
-    seconds = by_turns(runs, _SECONDS * len(runs), between=between)
-    best = min(tried, key=lambda name: seconds[name])
+        return Choice(why=why or "no format holds it")
+    seed = torch.Generator().manual_seed(0)
+    dtype = layer.get_parameter("weight").dtype
+    inputs = [torch.randn(shape, generator=seed).to(dtype) for shape in list(dict.fromkeys(shapes))[:_CALLS]]
+    tried = {"dense": _with_relu(layer) if relu else layer, **tried}
+    seconds = _seconds({name: _run(each, inputs) for name, each in tried.items()}, between)
+    best = min(tried.keys() - {"dense"}, key=lambda name: seconds[name])
     if seconds[best] <= (1 - margin) * seconds["dense"]:
         return Choice(best, seconds)
-    return Choice("dense", seconds, why="no format is faster")
+    return Choice("dense", seconds, why=why or "no format is faster")
 
 
-def _candidates(layer: nn.Module, weight: Tensor, rows: int) -> Iterator[tuple[str, LinearFormat | ConvFormat]]:
-    """The formats that can hold a weight and are worth a trial."""
+def _candidates(layer: nn.Module, shapes: Sequence[torch.Size]) -> Iterator[str]:
+    """The formats that can hold a layer's weight and are worth a trial."""
+    weight = layer_weight(layer)
+    rows = min(shape[:-1].numel() if weight.dim() == 2 else shape.numel() for shape in shapes)
     has_native = _native.library() is not None
     if weight.dim() == 2:
         for name, linear in LINEAR_FORMATS.items():
             is_worth = linear.rows[0] <= rows <= linear.rows[1] and (has_native or not linear.is_native)
             if is_worth and not linear.misfit(weight):
-                yield name, linear
+                yield name
         return
     for name, conv in CONV_FORMATS.items():
         if (has_native or not conv.is_native) and not conv.misfit(weight, geometry_of(layer)):
-            yield name, conv
+            yield name
+
+
+def _seconds(runs: Mapping[str, Callable[[], object]], between: Callable[[], object]) -> dict[str, float]:
+    """Median seconds of each run."""
+    timed = latencies(list(runs.values()), _SECONDS * len(runs), between=between)
+    return {name: latency.median / 1e3 for name, latency in zip(runs, timed, strict=True)}
 
 
 def _with_relu(layer: nn.Module) -> Callable[[Tensor], Tensor]:

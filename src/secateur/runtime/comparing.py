@@ -8,27 +8,38 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from secateur._passes import Inputs, call_with, undisturbed
-from secateur.runtime.clock import by_turns
+from secateur._passes import Inputs, call_with, traceless, undisturbed
+from secateur.runtime.profile_sizes import bytes_of
+from secateur.runtime.profile_times import latencies
 
-__all__ = ["difference", "num_bytes", "run_seconds", "seconds_in_place"]
+__all__ = ["difference", "num_bytes", "own", "run_seconds", "seconds_in_place"]
 
 _SECONDS = 0.5  # of measuring a pair of models
 _RUNS = 7  # in which layers are timed in their places
 
 
 def num_bytes(model: nn.Module) -> int:
-    """Bytes of parameters and buffers, each once."""
-    return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    """Memory of parameters and buffers, what is shared once."""
+    return bytes_of((*model.parameters(), *model.buffers()))
+
+
+def own(inputs: Inputs) -> Inputs:
+    """Example inputs with memory of their own, as a model may write into what it is given; what was one stays one."""
+    copies: dict[int, Tensor] = {}
+    for leaf in tree_leaves(inputs):
+        if isinstance(leaf, Tensor):
+            copies.setdefault(id(leaf), leaf.detach().clone())
+    made: Inputs = tree_map_only(Tensor, lambda tensor: copies[id(tensor)], inputs)
+    return made
 
 
 def _outputs(model: nn.Module, inputs: Inputs) -> list[Tensor]:
     """The tensors that a model returns."""
     with undisturbed(model):
         torch.manual_seed(0)
-        leaves = tree_leaves(call_with(model, inputs))
+        leaves = tree_leaves(call_with(model, own(inputs)))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
@@ -39,10 +50,17 @@ def difference(dense: nn.Module, fast: nn.Module, examples: Sequence[Inputs]) ->
         for one, other in zip(_outputs(dense, inputs), _outputs(fast, inputs), strict=True):
             if one.shape != other.shape:
                 return float("inf")
-            if one.numel():
-                error = (one.double() - other.double()).abs()[~(one.isnan() & other.isnan()) & (one != other)]
-                worst = max(worst, float(error.max() / one[one.isfinite()].double().abs().max()) if len(error) else 0.0)
+            worst = max(worst, _error(one.double(), other.double()))
     return worst
+
+
+def _error(one: Tensor, other: Tensor) -> float:
+    """Largest difference over the largest finite value of the first; infinite where only one is finite."""
+    apart = (one != other) & ~(one.isnan() & other.isnan())
+    if not bool(apart.any()):
+        return 0.0
+    largest = torch.cat([one[one.isfinite()].abs(), one.new_zeros(1)]).max()
+    return float(((one - other).abs()[apart].max() / largest).nan_to_num(torch.inf, torch.inf))
 
 
 def run_seconds(dense: nn.Module, fast: nn.Module, examples: Sequence[Inputs]) -> dict[str, float]:
@@ -51,8 +69,9 @@ def run_seconds(dense: nn.Module, fast: nn.Module, examples: Sequence[Inputs]) -
     def runner(model: nn.Module) -> Callable[[], object]:
         return lambda: [call_with(model, inputs) for inputs in examples]
 
-    with torch.inference_mode():
-        return by_turns({"dense": runner(dense), "fast": runner(fast)}, _SECONDS)
+    with traceless(dense), traceless(fast), torch.inference_mode():
+        of_dense, of_fast = latencies([runner(dense), runner(fast)], _SECONDS)
+    return {"dense": of_dense.median / 1e3, "fast": of_fast.median / 1e3}
 
 
 def seconds_in_place(model: nn.Module, paths: Iterable[str], examples: Sequence[Inputs]) -> dict[str, float]:
@@ -72,7 +91,7 @@ def seconds_in_place(model: nn.Module, paths: Iterable[str], examples: Sequence[
                 )
             )
     try:
-        with torch.inference_mode():
+        with traceless(model), torch.inference_mode():
             for _ in range(_RUNS):
                 for inputs in examples:
                     call_with(model, inputs)

@@ -73,6 +73,12 @@ class Compressed(nn.Module):
             )
         return self
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: packed weights are in no state dict."""
+        raise UnsupportedError(
+            "a compressed model has no state dict: its packed weights would be missing.", fix="fast.save(path)"
+        )
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the model to one safetensors file: each sparse tensor as one bit an entry and its values.
 

@@ -10,9 +10,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from secateur._errors import InvalidInputError
+from secateur.runtime.norms import has_hooks
 
 __all__ = ["build", "description"]
 
@@ -26,12 +28,13 @@ def description(model: nn.Module) -> dict[str, Any] | None:
         >>> description(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))["parts"][1]
         ['1', {'type': 'ReLU', 'arguments': {'inplace': False}}]
     """
-    found = _described(model)
+    found = None if any(has_hooks(module) for module in model.modules()) else _described(model)
     if found is None:
         return None
     shapes, again = _shapes(model), None
     try:
-        again = _shapes(build(found))
+        with torch.device("meta"):
+            again = _shapes(build(found))
     except (InvalidInputError, RuntimeError, TypeError, ValueError):  # arguments that are no longer what they were
         return None
     return found if again == shapes else None
@@ -50,7 +53,7 @@ def build(found: Mapping[str, Any]) -> nn.Module:
                 model.add_module(name, build(part))
             return model
         kind = getattr(nn, found["type"])
-        if not (inspect.isclass(kind) and issubclass(kind, nn.Module) and kind.__module__.startswith("torch.nn.")):
+        if not (inspect.isclass(kind) and issubclass(kind, nn.Module) and _is_known(kind)):
             raise InvalidInputError("only layers of torch.nn can be built from a file.", found=found["type"])
         arguments = {name: tuple(v) if isinstance(v, list) else v for name, v in found["arguments"].items()}
         built: nn.Module = kind(**arguments)
@@ -65,11 +68,11 @@ def _described(model: nn.Module) -> dict[str, Any] | None:
         parts = [[name, _described(part)] for name, part in model.named_children()]
         return None if any(part is None for _, part in parts) else {"type": "Sequential", "parts": parts}
     kind = type(model)
-    is_known = kind.__module__.startswith("torch.nn.modules") and getattr(nn, kind.__name__, None) is kind
-    if not is_known or next(model.children(), None) is not None:
+    if not _is_known(kind) or next(model.children(), None) is not None:
         return None
     arguments = {}
-    for name, parameter in inspect.signature(kind.__init__).parameters.items():
+    takes_none = kind.__init__ in (nn.Module.__init__, nn.Identity.__init__)
+    for name, parameter in () if takes_none else inspect.signature(kind.__init__).parameters.items():
         if name in _NOT_ASKED or name.startswith("_"):
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or not hasattr(model, name):
@@ -82,6 +85,11 @@ def _described(model: nn.Module) -> dict[str, Any] | None:
     return {"type": kind.__name__, "arguments": arguments}
 
 
+def _is_known(kind: type[nn.Module]) -> bool:
+    """Whether a class is one of torch.nn's layers."""
+    return kind.__module__.startswith("torch.nn.modules.") and getattr(nn, kind.__name__, None) is kind
+
+
 def _is_plain(value: object) -> bool:
     """Whether a value goes through JSON and back, tuples as lists."""
     if isinstance(value, tuple | list):
@@ -89,6 +97,6 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _shapes(model: nn.Module) -> tuple[str, list[tuple[str, Any]]]:
+def _shapes(model: nn.Module) -> tuple[str, dict[str, Any]]:
     """What two models of one structure have in common."""
-    return repr(model), [(name, tensor.shape) for name, tensor in model.state_dict().items()]
+    return repr(model), {name: tensor.shape for name, tensor in model.state_dict().items()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any
@@ -13,17 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from secateur import _native
-from secateur._errors import InvalidInputError, SecateurError
+from secateur._errors import InvalidInputError, ShapeError
 from secateur._files import opened
 from secateur._names import owner_of, put_module
 from secateur.masks.packing import count_kept, num_bytes, pack, unpack
+from secateur.runtime.attention import can_be_opened
 from secateur.runtime.choosing import obstacle
 from secateur.runtime.compressed import Compressed
 from secateur.runtime.describing import build
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, ConvFormat, LinearFormat
+from secateur.runtime.norms import is_pair
 from secateur.runtime.origins import Origin, contents
-from secateur.runtime.preparing import bare_
-from secateur.runtime.recipe import Recipe, geometry_of, held, inside, layer_weight, open_, pack_
+from secateur.runtime.preparing import bare_, plain_copy
+from secateur.runtime.recipe import CHANNELS_LAST, Recipe, geometry_of, held, inside, layer_weight, open_, pack_
 from secateur.runtime.zeros import sparsity_of
 from secateur.shrink.files import tensor_in, write_file
 from secateur.shrink.saving import Content, fit_
@@ -40,7 +42,8 @@ def write(fast: Compressed, path: str | PathLike[str]) -> None:
     """Write a compressed model; see `Compressed.save`."""
     content, added = contents(fast.model, fast.origin, fast.recipe.norms)
     tensors, sparse = {}, {}
-    packed = {f"{name}.weight" for name in fast.recipe.layers}
+    packed = {f"{name}.weight" for name in fast.recipe.packed}
+    packed -= {twin for name, twin in content.aliases.items() if name not in packed}
     for name, tensor in {**content.written(), **{_ADDED + name: bias for name, bias in added.items()}}.items():
         if not tensor.is_floating_point() or sparsity_of(tensor) < _LEAST_SPARSITY:
             tensors[name] = tensor.clone()
@@ -60,6 +63,7 @@ def write(fast: Compressed, path: str | PathLike[str]) -> None:
     write_file(path, "compressed", header, tensors)
 
 
+@torch.inference_mode(mode=False)
 def load_compressed(path: str | PathLike[str], model: nn.Module | None = None) -> Compressed:
     """Read a model that `Compressed.save` has written.
 
@@ -76,48 +80,88 @@ def load_compressed(path: str | PathLike[str], model: nn.Module | None = None) -
         InvalidInputError: The file is none of `save`, truncated or altered; or a model is needed.
         ShapeError: The model is of another architecture.
     """
-    with opened(fspath(path), "compressed", _FORMAT, fix=_FIX) as (file, header):
-        try:
-            written = _dense({name: tensor_in(file, header, name) for name in file.keys()}, header["sparse"])  # noqa: SIM118
-            added = {name.removeprefix(_ADDED): written.pop(name) for name in [*written] if name.startswith(_ADDED)}
-            content, recipe = Content.read(header, written), Recipe.from_json(header["recipe"])
-            structure: Mapping[str, Any] | None = header["structure"]
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            if isinstance(error, SecateurError):
-                raise
-            raise InvalidInputError(f"{path} is damaged.", error=repr(error)[:80]) from error
-    plain = _plain(path, model, structure)
-    fit_(plain, content)
-    return _compressed(plain, recipe, added, path)
+    own = None if model is None else plain_copy(model, None)
+    with opened(fspath(path), "compressed", _FORMAT, fix=_FIX) as (file, header), _damage_told(path):
+        written = _dense({name: tensor_in(file, header, name) for name in file.keys()}, header["sparse"])  # noqa: SIM118
+        added = {name.removeprefix(_ADDED): written.pop(name) for name in [*written] if name.startswith(_ADDED)}
+        content, recipe = Content.read(header, written), Recipe.from_json(header["recipe"])
+        if own is None:
+            own = _built(path, header["structure"], content)
+        _give_dtypes_(own, content)
+        fit_(own, content)
+        return _compressed(own, recipe, added)
 
 
-def _plain(path: str | PathLike[str], model: nn.Module | None, structure: Mapping[str, Any] | None) -> nn.Module:
-    """The model that the tensors of a file go into."""
-    if model is None and structure is None:
+@contextmanager
+def _damage_told(path: str | PathLike[str]) -> Iterator[None]:
+    """Tell whatever a damaged file leads to as what it is."""
+    try:
+        yield
+    except InvalidInputError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"{path} is damaged.", error=repr(error)[:120]) from error
+
+
+def _built(path: str | PathLike[str], structure: Mapping[str, Any] | None, content: Content) -> nn.Module:
+    """The model that a file describes. It gets memory only when its tensors are known to be those of the file."""
+    if structure is None:
         raise InvalidInputError(
             f"{path} holds a model with code of its own, which a file cannot bring.",
             fix="load_compressed(path, model), with an instance of its class",
         )
-    plain = build(structure) if model is None else copy.deepcopy(model)  # type: ignore[arg-type]
-    return bare_(plain)
+    with torch.device("meta"):
+        built = build(structure)
+    wanted = {name: tensor.shape for name, tensor in _tensors(built).items()}
+    if wanted != {name: tensor.shape for name, tensor in (content.tensors | content.buffers).items()}:
+        raise ShapeError(f"{path} describes a model of other tensors than it holds.")
+    return bare_(built.to_empty(device="cpu"))
 
 
-def _compressed(plain: nn.Module, recipe: Recipe, added: Mapping[str, Tensor], path: str | PathLike[str]) -> Compressed:
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model, and buffers that are in none."""
+    return dict(model.named_buffers()) | model.state_dict()
+
+
+def _give_dtypes_(model: nn.Module, content: Content) -> None:
+    """Turn floating-point tensors of a model into those that a file has: it may have been made in another dtype."""
+    found = content.tensors | content.buffers
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        new = found.get(name, tensor)
+        if tensor.dtype != new.dtype and tensor.is_floating_point() and new.is_floating_point():
+            tensor.data = tensor.data.to(new.dtype)
+
+
+def _compressed(plain: nn.Module, recipe: Recipe, added: Mapping[str, Tensor]) -> Compressed:
     """The model with its layers packed again."""
+    _check(plain, recipe, added)
     origin = Origin.of(plain, recipe.norms)
     holder = held(plain)
-    try:
-        for name, bias in added.items():
-            owner, leaf = owner_of(inside(holder), name)
-            setattr(owner, leaf, nn.Parameter(bias, requires_grad=False))
-        for norm in recipe.norms.values():
-            put_module(inside(holder), norm, nn.Identity().eval())
-        open_(holder, recipe)
-        here = replace(recipe, layers=_available(inside(holder), recipe.layers))
-        pack_(holder, here)
-    except (AttributeError, AssertionError, InvalidInputError, KeyError, TypeError, ValueError) as error:
-        raise InvalidInputError(f"the recipe of {path} does not fit the model.", error=str(error)[:120]) from error
+    for name, bias in added.items():
+        owner, leaf = owner_of(plain, name)
+        setattr(owner, leaf, nn.Parameter(bias, requires_grad=False))
+    for norm in recipe.norms.values():
+        put_module(plain, norm, nn.Identity().eval())
+    open_(holder, recipe)
+    layers = _available(plain, recipe.layers)
+    activations = {path: relu for path, relu in recipe.activations.items() if path in layers}
+    here = replace(recipe, layers=layers, activations=activations)
+    pack_(holder, here)
     return Compressed(inside(holder), here, origin, None)
+
+
+def _check(model: nn.Module, recipe: Recipe, added: Mapping[str, Tensor]) -> None:
+    """Refuse a recipe whose paths lead to other kinds of modules than it is about."""
+    modules = dict(model.named_modules())
+    biases = {f"{path}.bias": modules[path].weight.shape[:1] for path in recipe.norms if modules[path].bias is None}
+    is_sound = (
+        all(is_pair(modules[path], modules[norm]) for path, norm in recipe.norms.items())
+        and all(can_be_opened(modules[path]) for path in recipe.attentions)
+        and all(path in recipe.layers and type(modules[relu]) is nn.ReLU for path, relu in recipe.activations.items())
+        and biases == {name: bias.shape for name, bias in added.items()}
+    )
+    if not is_sound:
+        raise InvalidInputError("the recipe of the file does not fit its model.", recipe=str(recipe)[:120])
 
 
 def _available(model: nn.Module, layers: Mapping[str, str]) -> dict[str, str]:
@@ -125,6 +169,9 @@ def _available(model: nn.Module, layers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for path, name in layers.items():
         layer = model.get_submodule(path)
+        if name == CHANNELS_LAST and type(layer) is nn.Conv2d:
+            found[path] = name
+            continue
         why = obstacle(layer)
         if why:
             raise InvalidInputError(f"{path!r} cannot be packed: {why}.")

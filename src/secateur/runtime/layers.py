@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry, Par
 from secateur.runtime.formats._format import Bound
 
 __all__ = ["SparseConv2d", "SparseLayer", "SparseLinear"]
+
+_MOST = 1 << 31
+"""Strides and such are smaller: the kernels compute with them."""
 
 
 class SparseLayer(nn.Module):
@@ -26,12 +29,17 @@ class SparseLayer(nn.Module):
         bias: Its bias, or none.
         relu: Negative outputs become zero.
         dtype: Dtype of inputs and outputs; arithmetic is in float32.
+
+    Raises:
+        ShapeError: The bias does not belong to the weight.
     """
 
     def __init__(
         self, format: str, parts: Parts, shape: torch.Size, bias: Tensor | None, *, relu: bool, dtype: torch.dtype
     ) -> None:
         super().__init__()
+        if bias is not None and bias.shape != shape[:1]:
+            raise ShapeError("the bias of a layer has another shape.", bias=tuple(bias.shape), weight=tuple(shape))
         self.format, self.shape, self.relu, self.dtype = format, torch.Size(shape), relu, dtype
         self.num_nonzero = int(torch.count_nonzero(self._table()[format].unpack(parts, self.shape)))
         self.num_parts = len(parts)
@@ -95,15 +103,19 @@ class SparseLayer(nn.Module):
         """Copies make their own product: this one points into memory."""
         return {**self.__dict__, "_product": None}
 
-    def _refuse(self, x: Tensor, width: int, dim: int) -> NoReturn:
-        """Say why an input does not fit."""
+    def _admitted(self, x: Tensor, width: int, dim: int) -> Tensor:
+        """An input in the layer's dtype, where autocast has given it another one; otherwise say why it does not fit."""
         name = type(self).__name__
+        if torch.is_autocast_enabled("cpu") and x.is_floating_point():
+            x = x.to(self.dtype)
         if x.device.type != "cpu":
             raise InvalidInputError(f"{name} is on the CPU, and its input is not.", input=x.device)
         if x.dtype != self.dtype:
             raise InvalidInputError(f"{name} was given another dtype.", wanted=self.dtype, input=x.dtype)
         if x.dim() == 0 or x.shape[dim] != width:
             raise ShapeError(f"{name} was given an input of another width.", wanted=width, input=tuple(x.shape))
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return x
         raise UnsupportedError(
             "cannot train through a compressed layer: it gives no gradients.",
             fix="run it under torch.inference_mode() or torch.no_grad(), or on x.detach()",
@@ -145,7 +157,7 @@ class SparseLinear(SparseLayer):
             or x.shape[-1] != self.in_features
             or (x.requires_grad and torch.is_grad_enabled())
         ):
-            self._refuse(x, self.in_features, -1)
+            x = self._admitted(x, self.in_features, -1)
         if calls.is_watched(x):
             return self._op(x)
         rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
@@ -177,7 +189,11 @@ class SparseLinear(SparseLayer):
 
 
 class SparseConv2d(SparseLayer):
-    """A 2-D convolution of one group with a packed weight; see `SparseLayer`."""
+    """A 2-D convolution of one group with a packed weight; see `SparseLayer`.
+
+    Raises:
+        InvalidInputError: The geometry has a stride or a dilation below 1, a padding below 0, or one without end.
+    """
 
     def __init__(
         self,
@@ -190,6 +206,9 @@ class SparseConv2d(SparseLayer):
         dtype: torch.dtype,
         geometry: Geometry,
     ) -> None:
+        steps, edges = (*geometry.stride, *geometry.dilation), geometry.padding
+        if not all(isinstance(n, int) and n < _MOST for n in (*steps, *edges)) or min(steps) < 1 or min(edges) < 0:
+            raise InvalidInputError("no convolution moves like this.", **geometry._asdict())
         super().__init__(format, parts, shape, bias, relu=relu, dtype=dtype)
         self.geometry = geometry
         self.out_channels, self.in_channels = self.shape[:2]
@@ -201,14 +220,15 @@ class SparseConv2d(SparseLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve ``(batch, inputs, height, width)``, or one image without the batch."""
+        if x.dim() not in (3, 4):
+            raise ShapeError("SparseConv2d takes images, in a batch or one alone.", input=tuple(x.shape))
         if (
             x.dtype is not self.dtype
             or not x.is_cpu
-            or x.dim() not in (3, 4)
             or x.shape[-3] != self.in_channels
             or (x.requires_grad and torch.is_grad_enabled())
         ):
-            self._refuse(x, self.in_channels, -3 if x.dim() in (3, 4) else 0)
+            x = self._admitted(x, self.in_channels, -3)
         images = (x if x.dim() == 4 else x.unsqueeze(0)).float().contiguous()
         if min(self._positions(images)) < 1:
             raise ShapeError("the image is smaller than the window.", image=tuple(x.shape), window=self.kernel_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from secateur._names import put_module
 from secateur.runtime.observing import Observed
 
-__all__ = ["fold_", "foldable", "has_hooks"]
+__all__ = ["fold_", "foldable", "has_hooks", "is_pair"]
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -19,16 +20,25 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def foldable(model: nn.Module, seen: Observed) -> Iterator[tuple[str, str]]:
     """The pairs (layer, BatchNorm) of a model where the norm alone reads what the layer returns.
 
-    Both have to be torch's own classes, called once and without hooks, and the norm has running statistics.
+    Both have to be torch's own classes, called once and without hooks, the norm has running statistics, and the layer
+    shares no parameter with another.
     """
     modules = dict(model.named_modules())
+    owners = Counter(id(p) for module in modules.values() for p in module._parameters.values() if p is not None)
     for path, reader in seen.readers.items():
         layer, norm = modules.get(path), modules.get(reader)
-        if type(layer) not in _LAYERS or type(norm) not in _NORMS or has_hooks(layer) or has_hooks(norm):
+        if not is_pair(layer, norm) or has_hooks(layer) or has_hooks(norm):
+            continue
+        if any(owners[id(parameter)] > 1 for parameter in modules[path].parameters()):
             continue
         is_flat = type(layer) is not nn.Linear or seen.results.get(path) == 2
         if is_flat and isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.running_var is not None:
             yield path, reader
+
+
+def is_pair(layer: nn.Module | None, norm: nn.Module | None) -> bool:
+    """Whether two modules are of the kinds that fold together."""
+    return type(layer) in _LAYERS and type(norm) in _NORMS
 
 
 def fold_(model: nn.Module, pairs: Mapping[str, str]) -> None:
@@ -61,4 +71,6 @@ def _folded(layer: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 def has_hooks(module: nn.Module | None) -> bool:
     """Whether somebody watches, or changes, what a module is given or returns."""
-    return module is not None and bool(module._forward_hooks or module._forward_pre_hooks)
+    if module is None:
+        return False
+    return bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in vars(module)

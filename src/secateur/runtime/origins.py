@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from secateur._names import owner_of
 from secateur.runtime.attention import OpenAttention
 from secateur.runtime.describing import description
+from secateur.runtime.layers import SparseLayer
 from secateur.shrink.saving import Content, content_of
 
 __all__ = ["Origin", "contents"]
@@ -52,11 +53,19 @@ def contents(model: nn.Module, origin: Origin, norms: Mapping[str, str]) -> tupl
     aliases = origin.header["aliases"]
     own = {name: origin.left.get(name) for name in origin.names if name not in aliases}
     found = {name: tensor_at(model, name) if tensor is None else tensor for name, tensor in own.items()}
+    for name, twin in aliases.items():  # if one of them is packed, the other has the values before they were rounded
+        if _is_packed(model, twin) and not _is_packed(model, name):
+            found[twin] = tensor_at(model, name)
     found.update({name: found[twin] for name, twin in aliases.items()})
     buffers = {name: tensor_at(model, name) for name in origin.buffers}
     header = {key: origin.header[key] for key in ("numbers", "scales", "aliases")}
     biases = {f"{path}.bias" if path else "bias" for path in norms} - set(origin.names)
     return Content(found, buffers, **header), {name: tensor_at(model, name) for name in sorted(biases)}
+
+
+def _is_packed(model: nn.Module, name: str) -> bool:
+    """Whether the layer that has a tensor is packed."""
+    return isinstance(owner_of(model, name)[0], SparseLayer)
 
 
 def tensor_at(model: nn.Module, name: str) -> Tensor:

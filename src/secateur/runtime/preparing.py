@@ -35,7 +35,7 @@ def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Modul
     _refuse_devices(model)
     _check_masks(model, masks)
     try:
-        copied = copy.deepcopy(model)
+        copied = copy.deepcopy(model, _detached(model))
     except Exception as error:  # whatever the parts of a model raise when they are copied
         raise UnsupportedError(f"{type(model).__name__} cannot be copied.", error=error) from error
     if masks is not None:
@@ -44,6 +44,12 @@ def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Modul
             for name, mask in masks.items():
                 tensors[name].masked_fill_(~mask, 0.0)
     return bare_(copied)
+
+
+def _detached(model: nn.Module) -> dict[int, Tensor]:
+    """Copies of the tensors that hooks have computed into modules (torch's pruning), which do not copy themselves."""
+    held = (value for module in model.modules() for value in vars(module).values())
+    return {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def bare_(model: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from secateur import _compat
 from secateur.graph.memory import storage_of
 
-__all__ = ["PackedWeight", "SelfCounting", "Sizes", "nonzeros_of", "packed", "self_counting", "sizes_of"]
+__all__ = ["PackedWeight", "SelfCounting", "Sizes", "bytes_of", "nonzeros_of", "packed", "self_counting", "sizes_of"]
 
 
 class SelfCounting(Protocol):
@@ -56,7 +56,7 @@ def sizes_of(model: nn.Module) -> Sizes:
     counted = [module.profile_counts() for module in counting]  # type: ignore[operator]
     number = sum(parameter.numel() for parameter in parameters) + sum(own for own, _ in counted)
     nonzeros = _sum([*map(nonzeros_of, parameters), *(own for _, own in counted)])
-    return Sizes(number, nonzeros, _bytes(itertools.chain(model.parameters(), model.buffers())))
+    return Sizes(number, nonzeros, bytes_of(itertools.chain(model.parameters(), model.buffers())))
 
 
 def self_counting(model: nn.Module) -> list[nn.Module]:
@@ -91,7 +91,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
     return found
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
+def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Memory behind tensors, what they share once."""
     storages: dict[int, int] = {}
     for part in _strided(tensors):

@@ -33,7 +33,9 @@ class Latency(NamedTuple):
 
 
 @without_collections()
-def latencies(calls: Sequence[Callable[[], object]], seconds: float) -> list[Latency]:
+def latencies(
+    calls: Sequence[Callable[[], object]], seconds: float, *, between: Callable[[], object] | None = None
+) -> list[Latency]:
     """Time several calls in turns, so that a slow moment of the machine touches all alike.
 
     A turn is one call, or some of a short one: the first of them is not counted, as it finds in the caches what the
@@ -42,15 +44,18 @@ def latencies(calls: Sequence[Callable[[], object]], seconds: float) -> list[Lat
     Args:
         calls: What to call. Each returns when its work is done.
         seconds: How long all of this may take, warm-up aside; at least three turns are made.
+        between: Called before every call, untimed; a turn is one call then.
 
     Returns:
         One result for each.
     """
-    turns = [_turn_of(call) for call in calls]
+    turns = [_turn_of(call) if between is None else 1 for call in calls]
     times: list[list[float]] = [[] for _ in calls]
     end, rounds = time.perf_counter() + seconds, 0
     while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
         for call, turn, found in zip(calls, turns, times, strict=True):
+            if between is not None:
+                between()
             found += _timed(call, turn)
         rounds += 1
     return [_summary(found) for found in times]

@@ -9,12 +9,28 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from secateur._errors import InvalidInputError
 from secateur._names import put_module
-from secateur.runtime.attention import open_attention_
+from secateur.runtime.attention import OpenAttention, open_attention_
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry
 from secateur.runtime.layers import SparseConv2d, SparseLayer, SparseLinear
 
-__all__ = ["Recipe", "geometry_of", "held", "inside", "is_transposed", "layer_weight", "open_", "pack_", "packed_layer"]
+__all__ = [
+    "CHANNELS_LAST",
+    "Recipe",
+    "geometry_of",
+    "held",
+    "inside",
+    "is_transposed",
+    "layer_weight",
+    "open_",
+    "pack_",
+    "packed_layer",
+]
+
+
+CHANNELS_LAST = "channels last"
+"""In the place of a format: a dense convolution whose weight, and so whose output, has the channels last in memory."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +41,7 @@ class Recipe:
         norms: Layer -> the BatchNorm that is folded into it.
         attentions: Attention whose projections become layers of their own -> whether those of query, key and value are
             one layer.
-        layers: Layer -> name of the format of its weight.
+        layers: Layer -> name of the format of its weight, or `CHANNELS_LAST`.
         activations: Layer -> the ReLU after it that it computes itself.
         values: Name of the dtype of the values.
     """
@@ -36,14 +52,29 @@ class Recipe:
     activations: Mapping[str, str] = field(default_factory=dict)
     values: str = "float32"
 
+    @property
+    def packed(self) -> dict[str, str]:
+        """Those of `layers` that are packed."""
+        return {path: name for path, name in self.layers.items() if name != CHANNELS_LAST}
+
     def to_json(self) -> dict[str, Any]:
         """Plain dicts and strings."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Undo `to_json`."""
-        return cls(**found)
+        """Undo `to_json`.
+
+        Raises:
+            InvalidInputError: It is none of its results.
+        """
+        made = cls(**found)
+        kinds = {"norms": str, "attentions": bool, "layers": str, "activations": str}
+        if made.values not in ("float32", "bfloat16") or not all(
+            isinstance(each, kind) for name, kind in kinds.items() for each in getattr(made, name).values()
+        ):
+            raise InvalidInputError("the recipe of a compressed model is damaged.", recipe=str(found)[:80])
+        return made
 
 
 def held(model: nn.Module) -> nn.Module:
@@ -62,23 +93,31 @@ def open_(holder: nn.Module, recipe: Recipe) -> None:
     """Open the attentions of a recipe."""
     for path, joint in recipe.attentions.items():
         open_attention_(inside(holder).get_submodule(path), joint=joint)  # type: ignore[arg-type]
+    _unfuse_(holder)
 
 
 def pack_(holder: nn.Module, recipe: Recipe) -> None:
-    """Put the layers of a recipe in place of those of a model whose norms are folded and whose attentions are open.
-
-    Encoder layers are kept from torch's fused path, which reads weights past their modules.
-    """
+    """Put the layers of a recipe in place of those of a model whose norms are folded and whose attentions are open."""
     values: torch.dtype = getattr(torch, recipe.values)
-    for path, name in recipe.layers.items():
+    for path in recipe.layers.keys() - recipe.packed.keys():
+        inside(holder).get_submodule(path).to(memory_format=torch.channels_last)
+    for path, name in recipe.packed.items():
         layer = inside(holder).get_submodule(path)
         packed = packed_layer(layer, name, values, relu=path in recipe.activations)
         put_module(holder, f"model.{path}" if path else "model", packed)
-    for path in (recipe.activations[layer] for layer in recipe.layers if layer in recipe.activations):
+    for path in (recipe.activations[layer] for layer in recipe.packed if layer in recipe.activations):
         put_module(inside(holder), path, nn.Identity().eval())
-    for module in holder.modules():
-        if isinstance(module, nn.TransformerEncoderLayer) and any(isinstance(m, SparseLayer) for m in module.modules()):
-            module.activation_relu_or_gelu = 0
+    _unfuse_(holder)
+
+
+def _unfuse_(model: nn.Module) -> None:
+    """Keep encoders and their layers from torch's fused path, which reads weights past their modules."""
+    for module in model.modules():
+        if not isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+            continue
+        if any(isinstance(part, SparseLayer | OpenAttention) for part in module.modules()):
+            flag = "use_nested_tensor" if isinstance(module, nn.TransformerEncoder) else "activation_relu_or_gelu"
+            setattr(module, flag, 0)
 
 
 def packed_layer(layer: nn.Module, name: str, values: torch.dtype, *, relu: bool) -> SparseLayer:

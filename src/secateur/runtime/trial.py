@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from secateur.runtime.comparing import num_bytes, seconds_in_place
 from secateur.runtime.layers import SparseLayer
 from secateur.runtime.norms import fold_, foldable, has_hooks
 from secateur.runtime.observing import Observed, observe
-from secateur.runtime.recipe import Recipe, held, inside, is_transposed, open_, pack_
+from secateur.runtime.recipe import CHANNELS_LAST, Recipe, held, inside, is_transposed, open_, pack_
 from secateur.runtime.table import LayerLine
 from secateur.runtime.zeros import pattern_of, sparsity_of
 
@@ -40,12 +40,13 @@ class Trial:
     Args:
         model: The plain model, without empty units.
         examples: Example inputs.
+        folds: Whether norms are folded.
     """
 
-    def __init__(self, model: nn.Module, examples: Sequence[Inputs]) -> None:
+    def __init__(self, model: nn.Module, examples: Sequence[Inputs], *, folds: bool = True) -> None:
         self.examples = examples
         seen = [observe(model, inputs, _WATCHED) for inputs in examples]
-        self.norms = _common(dict(foldable(model, each)) for each in seen)
+        self.norms = _common(dict(foldable(model, each)) for each in seen) if folds else {}
         self.folded = held(copy.deepcopy(model))
         fold_(inside(self.folded), self.norms)
         self.attentions = {
@@ -55,8 +56,10 @@ class Trial:
         }
         self.opened = copy.deepcopy(self.folded)
         open_(self.opened, Recipe(attentions=self.attentions))
-        again = [observe(inside(self.opened), inputs, _LAYERS) for inputs in examples]
-        self.places = {path: _place(path, module, again) for path, module in _layers(inside(self.opened))}
+        modules = dict(inside(self.opened).named_modules())
+        kinds = {type(module) for module in modules.values() if is_transposed(module)}
+        again = [observe(inside(self.opened), inputs, (*_LAYERS, *kinds)) for inputs in examples]
+        self.places = {path: _place(path, modules, again) for path in _layers(modules)}
 
     def choices(self, *, values: torch.dtype, margin: float, allowed: Collection[str] | None) -> dict[str, Choice]:
         """The choice for each layer."""
@@ -80,8 +83,16 @@ class Trial:
         """What was chosen, for layers that have become sparse."""
         layers = {path: choice.format for path, choice in choices.items() if choice.format != "dense"}
         opened = {path: joint for path, joint in self.attentions.items() if any(_is_in(name, path) for name in layers)}
-        activations = {path: self.places[path].relu for path in layers if self.places[path].relu}
-        return Recipe(self.norms, opened, layers, activations, str(values).removeprefix("torch."))
+        recipe = Recipe(self.norms, opened, layers, {}, str(values).removeprefix("torch."))
+        return replace(recipe, activations={p: self.places[p].relu for p in recipe.packed if self.places[p].relu})
+
+    def channels_last(self, choices: Mapping[str, Choice]) -> dict[str, Choice]:
+        """The same choices, with the channels last in the convolutions that are dense; none if there are none."""
+        model = inside(self.opened)
+        dense = [
+            p for p, each in choices.items() if each.format == "dense" and type(model.get_submodule(p)) is nn.Conv2d
+        ]
+        return {**choices, **{path: replace(choices[path], format=CHANNELS_LAST) for path in dense}} if dense else {}
 
     def made(self, recipe: Recipe) -> nn.Module:
         """The model that a recipe makes."""
@@ -120,17 +131,19 @@ def _common(several: Iterable[dict[str, str]]) -> dict[str, str]:
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
-def _layers(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+def _layers(modules: Mapping[str, nn.Module]) -> Iterable[str]:
     """Layers that hold a weight which a product reads."""
-    for path, module in model.named_modules():
+    for path, module in modules.items():
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or is_transposed(module):
-            yield path, module
+            yield path
 
 
-def _place(path: str, module: nn.Module, seen: Sequence[Observed]) -> _Place:
+def _place(path: str, modules: Mapping[str, nn.Module], seen: Sequence[Observed]) -> _Place:
     """What is known of a layer."""
     readers = {each.readers.get(path, "") for each in seen}
     relu = readers.pop() if len(readers) == 1 else ""
+    if type(modules.get(relu)) is not nn.ReLU or has_hooks(modules[relu]):
+        relu = ""
     return _Place([shape for each in seen for shape in each.inputs.get(path, [])], relu)
 
 

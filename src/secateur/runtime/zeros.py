@@ -12,7 +12,7 @@ _BLOCKS = (1024, 512, 256, 128, 64, 32, 16, 8, 4)
 
 def sparsity_of(weight: Tensor) -> float:
     """Share of the entries that are zero."""
-    return 1 - int(torch.count_nonzero(weight)) / max(1, weight.numel())
+    return 1 - int(torch.count_nonzero(weight)) / weight.numel() if weight.numel() else 0.0
 
 
 def pattern_of(weight: Tensor) -> str:
@@ -25,7 +25,7 @@ def pattern_of(weight: Tensor) -> str:
         ``"dense"``, ``"R x 1"`` where blocks of R consecutive outputs are zero together, ``"2:4"`` where at most two of
         every four consecutive inputs are not zero, else ``"unstructured"``.
     """
-    nonzero = (weight != 0).reshape(weight.shape[0], -1)
+    nonzero = (weight != 0).flatten(1).contiguous()
     if bool(nonzero.all()):
         return "dense"
     for size in _BLOCKS:

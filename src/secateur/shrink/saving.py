@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from secateur._errors import ShapeError, UnsupportedError
+from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
 from secateur._files import opened
 from secateur._names import owner_of
 from secateur._wrappers import refuse_model
@@ -30,6 +30,7 @@ __all__ = ["Content", "content_of", "fit_", "load_", "save"]
 
 _FORMAT = "secateur.model.1"
 _UNSAVED = "buffer|"
+_MOST = 1 << 31
 _ABOVE = re.compile(r"weight_ih_l[1-9]")
 _GATES = {nn.LSTM: 4, nn.LSTMCell: 4, nn.GRU: 3, nn.GRUCell: 3}
 
@@ -63,12 +64,32 @@ class Content:
 
     @classmethod
     def read(cls, header: Mapping[str, Any], written: Mapping[str, Tensor]) -> Self:
-        """Undo `header` and `written`."""
+        """Undo `header` and `written`.
+
+        Raises:
+            InvalidInputError: The header is none of `header`.
+        """
         tensors = dict(written)
         tensors.update({name: tensors[twin] for name, twin in header["aliases"].items()})
         buffers = {name.removeprefix(_UNSAVED): t for name, t in tensors.items() if name.startswith(_UNSAVED)}
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNSAVED)}
-        return cls(tensors, buffers, [tuple(n) for n in header["numbers"]], header["scales"], header["aliases"])
+        numbers = [tuple(entry) for entry in header["numbers"]]
+        scales: dict[str, float] = header["scales"]
+        if not all(map(_is_number, numbers)) or not all(isinstance(scale, float) for scale in scales.values()):
+            raise InvalidInputError("the sizes that a file records are damaged.")
+        return cls(tensors, buffers, numbers, scales, header["aliases"])
+
+
+def _is_number(entry: tuple[Any, ...]) -> bool:
+    """Whether an entry is a place and two sizes."""
+    label, name, index, *sizes = entry
+    return (
+        isinstance(label, str)
+        and isinstance(name, str)
+        and (index is None or isinstance(index, int))
+        and len(sizes) == 2
+        and all(isinstance(size, int) and 1 <= size < _MOST for size in sizes)
+    )
 
 
 def save(model: nn.Module, path: str | PathLike[str]) -> None:

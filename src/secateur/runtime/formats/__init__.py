@@ -7,13 +7,17 @@ Files: _format (what a format is), grouped, torch_csr (torch alone); lanes, bloc
 """
 
 from secateur.runtime.formats._format import ConvFormat, Geometry, LinearFormat, Parts
+from secateur.runtime.formats.blocks16 import BLOCKS_16
+from secateur.runtime.formats.csr import CSR
+from secateur.runtime.formats.direct import DIRECT
 from secateur.runtime.formats.grouped import GROUPED
+from secateur.runtime.formats.lanes import LANES
 from secateur.runtime.formats.torch_csr import TORCH_CSR
 
 __all__ = ["CONV_FORMATS", "LINEAR_FORMATS", "ConvFormat", "Geometry", "LinearFormat", "Parts"]
 
-LINEAR_FORMATS: dict[str, LinearFormat] = {each.name: each for each in (GROUPED, TORCH_CSR)}
+LINEAR_FORMATS: dict[str, LinearFormat] = {each.name: each for each in (BLOCKS_16, LANES, CSR, GROUPED, TORCH_CSR)}
 """Formats of linear layers by name."""
 
-CONV_FORMATS: dict[str, ConvFormat] = {}
+CONV_FORMATS: dict[str, ConvFormat] = {DIRECT.name: DIRECT}
 """Formats of convolutions by name."""
