@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -232,3 +234,14 @@ def test_zeros_that_a_second_call_adds_are_kept_in_number(method: str) -> None:
         assert nonzero_names(model, dict(training.masks)) == []
     assert training.masks.num_zeros() == 70
     assert training.history[-1].step == 6
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_model_is_freed_when_nobody_has_it_any_more(method: str) -> None:
+    model = net()
+    training = make(method, model, optimizer := sgd(model.parameters()))
+    step(model, optimizer)
+    seen = weakref.ref(model)
+    del model, training, optimizer
+    gc.collect()
+    assert seen() is None

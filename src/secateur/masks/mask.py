@@ -112,6 +112,7 @@ class Mask:
     def listen(self, listener: Listener | None, *, enforced: bool = True) -> None:
         """Have somebody called around the steps of whichever optimizer holds the parameter; see the attributes."""
         self.listener, self.is_enforced = listener, enforced
+        registry.hold(self.parameter, self, weakly=listener is not None)
         registry.touch()
 
     # ---- averages of the model, which follow its masks

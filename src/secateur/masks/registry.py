@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 if TYPE_CHECKING:
     from secateur.masks.mask import Mask
 
-__all__ = ["at_first_mask", "enter", "epoch", "leave", "mask_of", "touch"]
+__all__ = ["at_first_mask", "enter", "epoch", "hold", "leave", "mask_of", "touch"]
 
 _MASKS = WeakTensorKeyDictionary()
 _epoch = 0
@@ -26,8 +27,8 @@ def at_first_mask(start: Callable[[], object]) -> Callable[[], object]:
 
 def mask_of(parameter: Tensor) -> Mask | None:
     """The mask of a parameter, None if it has none."""
-    found: Mask | None = _MASKS.get(parameter)
-    return found
+    found: weakref.ref[Mask] | Mask | None = _MASKS.get(parameter)
+    return found() if isinstance(found, weakref.ref) else found
 
 
 def enter(parameter: Tensor, mask: Mask) -> None:
@@ -36,6 +37,15 @@ def enter(parameter: Tensor, mask: Mask) -> None:
         _waiting.pop()()
     _MASKS[parameter] = mask
     touch()
+
+
+def hold(parameter: Tensor, mask: Mask, *, weakly: bool) -> None:
+    """Keep the mask of a parameter alive with it; or leave that to the module that owns both.
+
+    A mask whose listener knows the model leads back to its parameter, so that keeping it would keep all of them forever.
+    """
+    if mask_of(parameter) is mask:
+        _MASKS[parameter] = weakref.ref(mask) if weakly else mask
 
 
 def leave(parameter: Tensor, mask: Mask) -> None:
