@@ -152,7 +152,7 @@ def test_seconds_are_those_of_all_examples_together(monkeypatch: pytest.MonkeyPa
     def called_once(functions: Sequence[Callable[[], object]], seconds: float) -> list[Latency]:
         for function in functions:
             function()
-        return [Latency(1e3 * i, (0.0, 0.0), 1) for i, _ in enumerate(functions, 1)]
+        return [Latency(9e3, (1e3 * i, 9e3), 1) for i, _ in enumerate(functions, 1)]
 
     monkeypatch.setattr(comparing, "latencies", called_once)
     fast = Sees(lambda x: seen.append(x))

@@ -616,3 +616,23 @@ def test_description_of_another_model_is_refused_before_it_gets_memory(kind: str
     text["structure"] = {"type": kind, "arguments": HUGE[kind]}
     with pytest.raises(InvalidInputError, match=r"damaged|describes a model of other tensors"):
         load_compressed(put_together(path, header, text, tensors))
+
+
+class Gated(nn.Module):
+    """A model whose tensors do not tell which activation and how many heads it has."""
+
+    def __init__(self, activation: type[nn.Module] = nn.ReLU, heads: int = 4) -> None:
+        super().__init__()
+        self.layer, self.activation, self.heads = nn.Linear(48, 48), activation(), heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.layer(x)).unflatten(-1, (self.heads, -1)).softmax(-1).flatten(-2)
+
+
+@pytest.mark.parametrize(("other", "what"), [(Gated(nn.GELU), "'activation' is of another"), (Gated(heads=2), "heads")])
+def test_model_with_other_code_and_the_same_tensors_is_refused(other: nn.Module, what: str, path: Path) -> None:
+    fast = made(Gated(), x := torch.randn(2, 48))
+    fast.save(path)
+    assert torch.equal(outputs(load_compressed(path, Gated()), x)[0], outputs(fast, x)[0])
+    with pytest.raises(ShapeError, match=what):
+        load_compressed(path, other)

@@ -236,10 +236,14 @@ def test_layer_can_be_used_again_with_other_sizes(kind: str) -> None:
 
 
 @BOTH
-def test_layer_has_no_parameters_and_nothing_in_its_state(make: Callable[..., SparseLayer]) -> None:
+def test_layer_has_no_parameters_and_the_dense_weight_in_its_state(make: Callable[..., SparseLayer]) -> None:
     layer, _ = example(make)
     assert list(layer.parameters()) == []
-    assert dict(layer.state_dict()) == {}
+    state = layer.state_dict()
+    assert state.keys() == {"weight"} | ({"bias"} if layer.bias is not None else set())
+    assert torch.equal(state["weight"], layer.weight)
+    with pytest.raises(UnsupportedError, match="other weights cannot be loaded"):
+        layer.load_state_dict(state)
     assert not layer.training
 
 

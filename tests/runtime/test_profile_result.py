@@ -18,7 +18,5 @@ def test_a_profile_prints_a_table() -> None:
         "  dense        1,200     1,200  5,000          5,000  4,800           2    1.9 to 2.25      1.00",
         "  masked       1,200       120  5,000            500  4,800         2.5     2.4 to 2.6      0.80",
         "  none             7         -      8              -      9           -              -         -",
-        "  masked: file size and dense speed are unchanged until compacted "
-        "(shrink_ for whole units, compress for the rest)",
         "  masked: zeros are multiplied",
     ]

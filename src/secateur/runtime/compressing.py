@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from secateur import _native
 from secateur._errors import InvalidInputError
-from secateur._passes import Inputs
+from secateur._passes import Inputs, call_with, undisturbed
+from secateur.graph.trace import refuse_strange
 from secateur.runtime.choosing import Choice
 from secateur.runtime.comparing import difference, num_bytes, own, run_seconds
 from secateur.runtime.compressed import Compressed
@@ -18,7 +19,7 @@ from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS
 from secateur.runtime.origins import Origin
 from secateur.runtime.preparing import plain_copy, without_empty_units
 from secateur.runtime.recipe import CHANNELS_LAST, Recipe
-from secateur.runtime.table import CompressionReport
+from secateur.runtime.table import CompressionReport, shown_bytes
 from secateur.runtime.trial import Trial
 
 __all__ = ["compress"]
@@ -49,7 +50,8 @@ def compress(
             are in the weights already.
         more_inputs: Further example inputs; a format then has to be the fastest over all of them together.
         values: Dtype that values are kept in, float32 or bfloat16; arithmetic is in float32.
-        margin: By which part of the dense time a format has to be faster to be taken.
+        margin: By which part of the dense time a format has to be faster. A negative one takes what is slower by that
+            part, also of the whole model: ``-1`` up to twice the time, for the sake of its size.
         formats: Names of the formats to try, of `secateur.runtime.LINEAR_FORMATS` and `CONV_FORMATS`, or ``"channels
             last"``, a dense convolution in that memory format; all by default.
 
@@ -70,8 +72,12 @@ def compress(
         torch.Size([5, 10])
     """
     _check(values, margin, formats)
-    examples = [own(inputs) for inputs in (example_inputs, *more_inputs)]
+    for inputs in (example_inputs, *more_inputs):
+        refuse_strange(inputs)
     dense = plain_copy(model, masks)
+    examples = [own(inputs) for inputs in (example_inputs, *more_inputs)]
+    for inputs in examples:
+        _run_once(dense, inputs)
     smaller, note = without_empty_units(dense, examples[0])
     tries = [
         _try(dense, plain, examples, values=values, margin=margin, allowed=formats)
@@ -103,15 +109,18 @@ class _Try:
         if self.plain is dense and note.startswith("empty units removed"):
             note = "empty units stay: the model is faster with them"
         norms = f"BatchNorm folded into {len(self.recipe.norms)} layers"
+        lines = tuple(self.trial.lines(self.choices, self.fast))
+        rest = num_bytes(self.fast) - sum(line.bytes for line in lines)
+        others = f"not in the table: {shown_bytes(rest)} of embeddings, norms, biases and other tensors, as they were"
         return CompressionReport(
-            layers=tuple(self.trial.lines(self.choices, self.fast)),
+            layers=lines,
             dense_seconds=self.seconds["dense"],
             seconds=self.seconds["fast"],
             dense_bytes=num_bytes(dense),
             bytes=num_bytes(self.fast),
             error=self.error,
             threads=torch.get_num_threads(),
-            notes=(note, *([norms] if self.recipe.norms else []), _native.status()),
+            notes=(*([others] if rest > 0 else []), note, *([norms] if self.recipe.norms else []), _native.status()),
         )
 
 
@@ -128,7 +137,7 @@ def _try(
     trial = Trial(plain, examples)
     choices = trial.choices(values=values, margin=margin, allowed=allowed)
     tried = _measured(dense, plain, examples, trial, choices, values)
-    why = _failure(tried.error, tried.seconds, _tolerance(dense, values))
+    why = _failure(tried.error, tried.seconds, _tolerance(dense, values), margin)
     stay = {path: replace(choice, format="dense", why=choice.why or why) for path, choice in choices.items()}
     if why and tried.recipe.layers:
         tried = _measured(dense, plain, examples, trial, stay, values)
@@ -169,7 +178,9 @@ def _check(values: torch.dtype, margin: float, formats: Collection[str] | None) 
         raise InvalidInputError("margin is a part of the dense time, less than 1.", margin=margin)
     known = {*LINEAR_FORMATS, *CONV_FORMATS, CHANNELS_LAST}
     if formats is not None and (isinstance(formats, str) or not set(formats) <= known):
-        raise InvalidInputError("formats are some of those that there are.", formats=formats, known=sorted(known))
+        raise InvalidInputError(
+            "formats is a list of names of formats.", formats=formats, known=", ".join(sorted(known)), fix='["csr"]'
+        )
 
 
 def _tolerance(model: nn.Module, values: torch.dtype) -> float:
@@ -178,10 +189,20 @@ def _tolerance(model: nn.Module, values: torch.dtype) -> float:
     return 3e-2 if coarse else 1e-4
 
 
-def _failure(error: float, seconds: Mapping[str, float], tolerance: float) -> str:
+def _run_once(model: nn.Module, inputs: Inputs) -> None:
+    """See that the model runs on example inputs; what it raises otherwise comes through, with a note."""
+    with undisturbed(model):
+        try:
+            call_with(model, own(inputs))
+        except Exception as error:
+            error.add_note("raised as secateur.compress ran the model on the example inputs")
+            raise
+
+
+def _failure(error: float, seconds: Mapping[str, float], tolerance: float, margin: float) -> str:
     """Why all layers go back to dense."""
     if not error <= tolerance:
         return f"packed layers change the model's outputs by {error:.1e}"
-    if seconds["fast"] > seconds["dense"]:
+    if seconds["fast"] > (1 - min(margin, 0)) * seconds["dense"]:
         return "packed layers do not make the whole model faster"
     return ""

@@ -16,6 +16,7 @@ from secateur import _native
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._files import opened
 from secateur._names import owner_of, put_module
+from secateur.graph.provenance import stored_sizes
 from secateur.masks.packing import count_kept, num_bytes, pack, unpack
 from secateur.runtime.attention import can_be_opened
 from secateur.runtime.choosing import obstacle
@@ -23,7 +24,7 @@ from secateur.runtime.compressed import Compressed
 from secateur.runtime.describing import build
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, ConvFormat, LinearFormat
 from secateur.runtime.norms import is_pair
-from secateur.runtime.origins import Origin, contents
+from secateur.runtime.origins import Origin, contents, kinds_of
 from secateur.runtime.preparing import bare_, plain_copy
 from secateur.runtime.recipe import CHANNELS_LAST, Recipe, geometry_of, held, inside, layer_weight, open_, pack_
 from secateur.runtime.zeros import sparsity_of
@@ -59,6 +60,7 @@ def write(fast: Compressed, path: str | PathLike[str]) -> None:
         "sparse": sparse,
         "recipe": fast.recipe.to_json(),
         "structure": fast.origin.structure,
+        "kinds": fast.origin.kinds,
     }
     write_file(path, "compressed", header, tensors)
 
@@ -87,6 +89,7 @@ def load_compressed(path: str | PathLike[str], model: nn.Module | None = None) -
         content, recipe = Content.read(header, written), Recipe.from_json(header["recipe"])
         if own is None:
             own = _built(path, header["structure"], content)
+        _refuse_other(own, header["kinds"], content)
         _give_dtypes_(own, content)
         fit_(own, content)
         return _compressed(own, recipe, added)
@@ -116,6 +119,27 @@ def _built(path: str | PathLike[str], structure: Mapping[str, Any] | None, conte
     if wanted != {name: tensor.shape for name, tensor in (content.tensors | content.buffers).items()}:
         raise ShapeError(f"{path} describes a model of other tensors than it holds.")
     return bare_(built.to_empty(device="cpu"))
+
+
+def _refuse_other(model: nn.Module, kinds: Mapping[str, str], content: Content) -> None:
+    """Refuse a model whose code is another one than that of the file, as far as classes and recorded numbers tell."""
+    own = kinds_of(model)
+    for path in (*own, *kinds):
+        if own.get(path) != kinds.get(path):
+            raise ShapeError(
+                f"the model is of another architecture than the file's: {path or 'the model'!r} is of another class.",
+                model=own.get(path, "not there"),
+                file=kinds.get(path, "not there"),
+            )
+    numbers = {(place.label, place.name, place.index): int(value) for place, value in stored_sizes(model)}
+    for label, name, index, new, _ in content.numbers:
+        number = numbers.get((label, name, index), new)
+        if number < new:  # units may have gone, none has come
+            raise ShapeError(
+                f"the model is of another architecture than the file's: '{label}.{name}' is another number.",
+                model=number,
+                file=new,
+            )
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

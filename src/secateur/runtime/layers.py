@@ -99,6 +99,19 @@ class SparseLayer(nn.Module):
             )
         return self
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Give the dense weight, so that what saves a part of the model by itself saves all of it."""
+        destination[f"{prefix}weight"] = self.weight
+        if self.bias is not None:
+            destination[f"{prefix}bias"] = self.bias
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse other values than those that were packed."""
+        raise UnsupportedError(
+            "other weights cannot be loaded into a compressed model.",
+            fix="load them into the model that it was made of, and compress that again",
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies make their own product: this one points into memory."""
         return {**self.__dict__, "_product": None}
@@ -113,7 +126,12 @@ class SparseLayer(nn.Module):
         if x.dtype != self.dtype:
             raise InvalidInputError(f"{name} was given another dtype.", wanted=self.dtype, input=x.dtype)
         if x.dim() == 0 or x.shape[dim] != width:
-            raise ShapeError(f"{name} was given an input of another width.", wanted=width, input=tuple(x.shape))
+            raise ShapeError(
+                f"{name} was given an input of another width.",
+                wanted=width,
+                input=tuple(x.shape),
+                fix="a compressed model takes what the dense one takes",
+            )
         if not (x.requires_grad and torch.is_grad_enabled()):
             return x
         raise UnsupportedError(

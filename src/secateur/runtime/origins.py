@@ -14,7 +14,7 @@ from secateur.runtime.describing import description
 from secateur.runtime.layers import SparseLayer
 from secateur.shrink.saving import Content, content_of
 
-__all__ = ["Origin", "contents"]
+__all__ = ["Origin", "contents", "kinds_of"]
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Origin:
         buffers: Those of buffers that are in no state.
         header: Tied names and recorded sizes, as `secateur.shrink.saving.Content` keeps them.
         left: Tensors of the norms that were folded.
+        kinds: Path -> class of each module.
         structure: A description of the model, if it is of torch's own layers alone.
     """
 
@@ -33,6 +34,7 @@ class Origin:
     buffers: list[str]
     header: dict[str, Any]
     left: dict[str, Tensor] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
     structure: dict[str, Any] | None = None
 
     @classmethod
@@ -45,7 +47,16 @@ class Origin:
         content = content_of(model)
         folded = tuple(f"{path}." for path in norms.values())
         left = {name: tensor for name, tensor in content.tensors.items() if name.startswith(folded)}
-        return cls(list(content.tensors), list(content.buffers), content.header(), left, description(model))
+        header, structure = content.header(), description(model)
+        return cls(list(content.tensors), list(content.buffers), header, left, kinds_of(model), structure)
+
+
+def kinds_of(model: nn.Module) -> dict[str, str]:
+    """Path -> class of each module; an attention whose heads have been freed counts as what it was."""
+    return {
+        path: "MultiheadAttention" if isinstance(module, nn.MultiheadAttention) else type(module).__name__
+        for path, module in model.named_modules(remove_duplicate=False)
+    }
 
 
 def contents(model: nn.Module, origin: Origin, norms: Mapping[str, str]) -> tuple[Content, dict[str, Tensor]]:

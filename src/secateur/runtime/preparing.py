@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Mapping
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn.utils import parametrize, prune
 
 from secateur._errors import InvalidInputError, SecateurError, ShapeError, UnsupportedError
 from secateur._passes import Inputs
-from secateur._wrappers import refuse_model
+from secateur._wrappers import refuse_model, unwrapped
 from secateur.masks import Masks
 from secateur.shrink.dead import plan_masked
 from secateur.shrink.values import refuse_valueless
@@ -31,6 +32,9 @@ def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Modul
         UnsupportedError: A wrapper such as FSDP holds the parameters, or the model cannot be copied.
     """
     refuse_model(model)
+    model = unwrapped(model)
+    if any(hasattr(type(module), "profile_counts") for module in model.modules()):
+        raise InvalidInputError("the model is compressed already.", fix="compress the model that it was made of")
     refuse_valueless([*model.parameters(), *model.buffers()], "compressing", fix="load the weights first")
     _refuse_devices(model)
     _check_masks(model, masks)
@@ -110,8 +114,12 @@ def _check_masks(model: nn.Module, masks: Mapping[str, Tensor] | None) -> None:
     tensors = dict(model.named_parameters(remove_duplicate=False))
     for name in masks:
         mask = masks[name]
-        if name not in tensors or not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise InvalidInputError(f"{name!r} is no parameter, or its mask is not bool.", fix="mask != 0")
+        if name not in tensors:
+            close = difflib.get_close_matches(str(name), tensors, 3, 0.3) or list(tensors)[:3]
+            raise InvalidInputError(f"the model has no parameter {name!r}.", parameters=", ".join(close))
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise InvalidInputError(f"the mask of {name!r} is no bool tensor.", found=kind, fix="mask != 0")
         if mask.shape != tensors[name].shape:
             raise ShapeError(
                 f"the mask of {name!r} has another shape.", mask=tuple(mask.shape), parameter=tuple(tensors[name].shape)

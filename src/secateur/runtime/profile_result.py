@@ -10,7 +10,6 @@ from secateur.runtime.profile_times import Latency
 __all__ = ["ModelProfile", "Profile"]
 
 _SIZES = ("", "parameters", "non-zero", "MACs", "non-zero MACs", "bytes")
-_MASKED = "file size and dense speed are unchanged until compacted (shrink_ for whole units, compress for the rest)"
 _TIMES = ("median, ms", "quartiles, ms")
 
 
@@ -37,11 +36,6 @@ class ModelProfile:
     bytes: int
     latency: Latency | None
     note: str = ""
-
-    @property
-    def is_masked_only(self) -> bool:
-        """Whether a good part of the weights is zero and takes memory all the same."""
-        return self.nonzeros is not None and self.nonzeros < 0.9 * self.parameters <= self.bytes / 2
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain numbers, strings, lists and dicts, which JSON can hold."""
@@ -92,9 +86,6 @@ class Profile:
         for first, *others in (heads, *map(self._cells, self.rows)):
             numbers = "  ".join(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=False))
             lines.append(f"  {first:<{widths[0]}}  {numbers}")
-        masked = [row.name for row in self.rows if row.is_masked_only]
-        if masked:
-            lines.append(f"  {', '.join(masked)}: {_MASKED}")
         return "\n".join(lines + [f"  {row.name}: {row.note}" for row in self.rows if row.note])
 
     def _cells(self, row: ModelProfile) -> tuple[str, ...]:

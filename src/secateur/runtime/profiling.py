@@ -26,7 +26,7 @@ from secateur.runtime.profile_work import Work, work_of
 __all__ = ["profile"]
 
 _NO_VALUES = "latency: none, the model has no values (it is fake, or on the meta device)"
-_MASKED = "zeros are stored and multiplied like any number; secateur.shrink_ or secateur.compress makes use of them"
+_MASKED = "masked only: file size and dense speed unchanged until compacted by secateur.shrink_ or secateur.compress"
 _NOTABLE = 0.05  # share of zeros from which a model counts as masked
 
 

@@ -92,7 +92,11 @@ class Trial:
         dense = [
             p for p, each in choices.items() if each.format == "dense" and type(model.get_submodule(p)) is nn.Conv2d
         ]
-        return {**choices, **{path: replace(choices[path], format=CHANNELS_LAST) for path in dense}} if dense else {}
+        return (
+            {**choices, **{path: replace(choices[path], format=CHANNELS_LAST, why="") for path in dense}}
+            if dense
+            else {}
+        )
 
     def made(self, recipe: Recipe) -> nn.Module:
         """The model that a recipe makes."""

@@ -33,6 +33,7 @@ def pattern_of(weight: Tensor) -> str:
             blocks = nonzero.view(-1, size, nonzero.shape[1])
             if torch.equal(blocks.any(1), blocks.all(1)):
                 return f"{size} x 1"
-    if nonzero.shape[1] % 4 == 0 and int(nonzero.view(-1, 4).sum(1).max()) <= 2:
-        return "2:4"
+    kept = int(torch.count_nonzero(nonzero))
+    if nonzero.shape[1] % 4 == 0 and 4 * kept > nonzero.numel() and int(nonzero.view(-1, 4).sum(1).max()) <= 2:
+        return "2:4"  # with fewer than a quarter kept, scattered zeros look like that, too
     return "unstructured"
