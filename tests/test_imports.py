@@ -12,11 +12,12 @@ PACKAGE = Path(__file__).parents[1] / "src" / "secateur"
 
 LAYERS = (
     {"surgery", "patterns", "scores", "allocation", "schedules", "graph"},
-    {"masks"},
+    {"masks", "checkpoints"},
     {"dst", "shrink", "tickets", "interchange", "optim"},
     {"doctor", "runtime", "export", "report"},
     {"secateur"},  # the package itself, which gathers the public names of all parts but the rim
-    {"integrations", "cli", "__main__"},
+    {"integrations", "cli"},
+    {"__main__"},
 )
 RANK = {area: rank for rank, areas in enumerate(LAYERS) for area in areas}
 

@@ -1,18 +1,22 @@
-"""Files that the library writes: safetensors, with a JSON text under one key of the header."""
+"""Files that the library writes: safetensors, with a JSON text under one key of the header; and each whole or not."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import safetensors
 
 from secateur._errors import InvalidInputError
 
-__all__ = ["opened"]
+__all__ = ["opened", "parsed", "refuse_place", "written_file", "written_folder"]
 
 
 @contextmanager
@@ -37,7 +41,7 @@ def opened(path: str | PathLike[str], key: str, kind: str, *, fix: str = "") -> 
         raise InvalidInputError(f"{path} is not a safetensors file.", found=str(error)[:80], fix=fix) from error
     with file:
         text = (file.metadata() or {}).get(key)
-        header = _parsed(text)
+        header = parsed(text)
         if header.get("format") != kind:
             raise InvalidInputError(
                 f"{path} is not a file of the kind {kind}.", format=header.get("format", "none"), fix=fix
@@ -45,10 +49,90 @@ def opened(path: str | PathLike[str], key: str, kind: str, *, fix: str = "") -> 
         yield file, header
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+def parsed(text: str | None) -> dict[str, Any]:
     """The JSON text of a header; empty if it is none."""
     try:
         found = json.loads(text or "{}")
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def written_file(path: str | PathLike[str], *, force: bool = True) -> Iterator[Path]:
+    """Write a file beside its place and move it there when the block has ended: it is there in whole or not at all.
+
+    Args:
+        path: Where the file is to be.
+        force: Whether one that is there may be replaced.
+
+    Yields:
+        The path to write to, in the same folder.
+
+    Raises:
+        InvalidInputError: The file is there and must stay, or its folder is not there.
+    """
+    target = Path(path)
+    refuse_place(target, force=force and not target.is_dir())
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield beside
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_folder(path: str | PathLike[str], *, force: bool = False) -> Iterator[Path]:
+    """Fill a folder beside its place and move it there when the block has ended.
+
+    Args:
+        path: Where the folder is to be.
+        force: Whether it may be there already. Its files are replaced one by one then, and others in it stay.
+
+    Yields:
+        The folder to fill.
+
+    Raises:
+        InvalidInputError: It is there and must stay, is a file, or has no folder to be in.
+    """
+    target = Path(path).absolute()
+    refuse_place(target, force=force and target.is_dir())
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        yield beside
+        if target.is_dir():
+            for file in sorted(beside.iterdir()):
+                os.replace(file, target / file.name)
+        else:
+            beside.chmod(0o777 & ~_umask())
+            os.rename(beside, target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def refuse_place(path: str | PathLike[str], *, force: bool) -> None:
+    """Refuse to write where something is already, or where there is no folder to write to.
+
+    Args:
+        path: Where something is to be written.
+        force: Whether what is there may be replaced.
+
+    Raises:
+        InvalidInputError: Something is there, or no folder.
+    """
+    target = Path(path)
+    if target.exists() and not force:
+        raise InvalidInputError(
+            f"{target} is there already, and nothing is overwritten unasked.", fix="--force, or another place"
+        )
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise InvalidInputError(f"{target} cannot be written: there is no such folder.", fix=f"mkdir -p {folder}")
+
+
+def _umask() -> int:
+    """What new files of this process may not be, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -7,6 +7,7 @@ import torch
 
 from secateur import cli
 from secateur.cli.digits import RUNS, cnn, digits, shrink, train
+from tests.cli.conftest import Run
 
 
 def test_demo_prints_runs_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +63,9 @@ def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main([])
     assert "COMMAND" in capsys.readouterr().err
+
+
+def test_demo_gives_its_figures_as_json(run: Run) -> None:
+    data = run("demo", "--steps", "60", "--json").data
+    assert [each["title"] for each in data["runs"]] == list(RUNS)
+    assert all(0 < each["nonzero"] <= each["parameters"] for each in data["runs"])

@@ -325,3 +325,32 @@ def test_sizes_of_strides_are_noted_as_multiples() -> None:
     watched.tensors, watched.dims = [weights], [watched.labels.fresh_dims(weights.shape)]
     watched.run(lambda w: torch._grouped_mm(rows, w, torch.tensor([4, 8], dtype=torch.int32)))
     assert watched.captures[0].multiples == [(watched.dims[0][1], 8), (watched.dims[0][2], 8)]
+
+
+class Reading(nn.Module):
+    """Products that read one tensor, parts of one, what is computed from two, and none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole, self.halves = nn.Linear(4, 4), nn.Parameter(torch.randn(8, 4))
+        self.direction, self.length = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.ones(4, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        upper, lower = self.halves.chunk(2)
+        x = self.whole(x) @ upper.t() @ lower.t()
+        x = x @ (self.direction * self.length)
+        return x @ x.t()
+
+
+def test_products_know_which_tensors_of_the_model_they_read() -> None:
+    model, labels = Reading(), Labels()
+    capture = Capture(labels, rule_for)
+    for name, parameter in model.named_parameters():
+        capture.enter_tensor(parameter, labels.fresh_dims(parameter.shape), name=name)
+    with torch.no_grad(), capture:
+        model(torch.randn(3, 4))
+    linear, first, second, computed, none = (product.reads for product in capture.products)
+    assert linear == ("whole.weight", "whole.bias")
+    assert first == second == ("halves",)
+    assert computed == ("direction", "length")
+    assert none == ()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
-from secateur._errors import SecateurError
-from secateur.cli import demo
+from secateur.cli.commands import parser
+from secateur.cli.screen import Screen, told
 
 __all__ = ["main"]
+
+_INTERRUPTED = 130  # what shells give for a program that ^C has ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,13 +24,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 1 after an error, which is printed without a traceback. Wrong usage exits with 2.
     """
-    parser = argparse.ArgumentParser(prog="secateur", description="Prune PyTorch models while they go on training.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    demo.add_parser(commands)
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
+    screen = Screen(json=options.json, quiet=options.quiet)
     try:
-        options.run(options, Console())
-    except SecateurError as error:
-        print(f"secateur: {error}", file=sys.stderr)
+        with screen.kept_clean():
+            found = options.run(options, screen)
+        screen.show_json(found)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as error:  # raised by the user's own model, most often; a command has no caller who could catch it
+        return _failed(error, options)
     return 0
+
+
+def _failed(error: Exception, options: argparse.Namespace) -> int:
+    """Say what went wrong."""
+    if options.traceback:
+        raise error
+    print(f"secateur: {told(error)}", file=sys.stderr)
+    return 1

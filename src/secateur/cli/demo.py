@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 import secateur
 from secateur.cli.digits import RUNS, Outcome, digits, train
+from secateur.cli.screen import Screen, table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -35,37 +36,36 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace, console: Console) -> None:
+def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Train, compare, then break two training loops and mend them."""
     if options.steps < 30:
         raise secateur.InvalidInputError("the demo needs at least 30 steps.", steps=options.steps, fix="--steps 300")
     torch.set_num_threads(1)  # more of them only wait for each other on a net as small as this
     data = digits()
     outcomes = []
-    columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with screen.counting() as progress:
         for title, method in RUNS.items():
             advance = partial(progress.advance, progress.add_task(title, total=options.steps))
             outcomes.append(train(title, method, data, steps=options.steps, seed=options.seed, advance=advance))
+    console = screen.console
     console.print(_table(outcomes))
     console.print(
         "Masks are stored at one bit a weight beside the weights; only the shrunk model is smaller.", style="dim"
     )
     for outcome in outcomes[1:]:
-        console.print(outcome.note, highlight=False, markup=False)
+        console.print(outcome.note)
     console.print()
     _replaced_weights(console)
     _cut_by_hand(console)
+    return {"runs": [vars(outcome) for outcome in outcomes]}
 
 
 def _table(outcomes: list[Outcome]) -> Table:
     """The runs side by side."""
-    table = Table(title="CNN 32-64-256-10 on the digits of scikit-learn (450 images to test)")
-    table.add_column("run", no_wrap=True)
-    for heading in ("parameters", "non-zero", "accuracy", "seconds", "bytes"):
-        table.add_column(heading, justify="right")
+    title = "CNN 32-64-256-10 on the digits of scikit-learn (450 images to test)"
+    shown = table(title, "run", "parameters", "non-zero", "accuracy", "seconds", "bytes", sides="lrrrrr")
     for outcome in outcomes:
-        table.add_row(
+        shown.add_row(
             outcome.title,
             f"{outcome.parameters:,}",
             f"{outcome.nonzero:,}",
@@ -73,7 +73,7 @@ def _table(outcomes: list[Outcome]) -> Table:
             f"{outcome.seconds:.1f}",
             f"{outcome.saved_bytes:,}",
         )
-    return table
+    return shown
 
 
 def _net() -> tuple[nn.Module, nn.Linear, torch.optim.SGD, torch.Tensor]:
@@ -98,8 +98,8 @@ def _step(net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) 
 
 def _replaced_weights(console: Console) -> None:
     """The second question: weights are replaced by masked copies, and learning stops."""
-    console.rule("[bold]1. Masked by hand: learning stops", align="left")
-    console.print("net[0].weight = nn.Parameter(mask * net[0].weight)", style="dim", highlight=False)
+    console.rule(Text("1. Masked by hand: learning stops", style="bold"), align="left")
+    console.print("net[0].weight = nn.Parameter(mask * net[0].weight)", style="dim")
     net, first, optimizer, data = _net()
     first.weight = nn.Parameter((torch.rand(16, 8) > 0.5) * first.weight)
     _step(net, optimizer, data)
@@ -108,15 +108,15 @@ def _replaced_weights(console: Console) -> None:
 
 def _cut_by_hand(console: Console) -> None:
     """The first question: data is cut while an old loss is alive, and autograd raises."""
-    console.rule("[bold]2. Cut by hand between two backward passes: autograd raises", align="left")
-    console.print("net[0].weight.data = net[0].weight.data[:, 2:]; the old loss is alive", style="dim", highlight=False)
+    console.rule(Text("2. Cut by hand between two backward passes: autograd raises", style="bold"), align="left")
+    console.print("net[0].weight.data = net[0].weight.data[:, 2:]; the old loss is alive", style="dim")
     net, first, optimizer, data = _net()
     loss = _step(net, optimizer, data)
     first.weight.data = first.weight.data[:, 2:]
     try:
         _step(net, optimizer, data[:, 2:])
     except RuntimeError as error:
-        console.print(f"RuntimeError: {error}", style="red", highlight=False, soft_wrap=True)
+        console.print(f"RuntimeError: {error}", style="red", soft_wrap=True)
     _mend(console, net, optimizer, data[:, 2:])
     del loss
 
@@ -124,7 +124,7 @@ def _cut_by_hand(console: Console) -> None:
 def _mend(console: Console, net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
     """Diagnose, relink, and show that the next step moves the weights."""
     for report in (secateur.diagnose(net, optimizer), secateur.relink_(net, optimizer)):
-        console.print(str(report), highlight=False, markup=False, soft_wrap=True)
+        console.print(str(report), soft_wrap=True)
     weight = net.get_parameter("0.weight")
     before = weight.detach().clone()
     _step(net, optimizer, data)
