@@ -10,6 +10,7 @@ from secateur import interchange as interchange
 from secateur import masks as masks
 from secateur import optim as optim
 from secateur import patterns as patterns
+from secateur import report as report
 from secateur import runtime as runtime
 from secateur import schedules as schedules
 from secateur import scores as scores
