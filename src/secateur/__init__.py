@@ -3,6 +3,7 @@
 from importlib.metadata import version as _version
 
 from secateur import allocation as allocation
+from secateur import checkpoints as checkpoints
 from secateur import doctor as doctor
 from secateur import dst as dst
 from secateur import graph as graph

@@ -1,0 +1,104 @@
+"""Where commands print: tables for people or one JSON document, and progress for who sits at a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from secateur._errors import SecateurError
+
+__all__ = ["Screen", "table", "told"]
+
+_WIDE = 160  # columns of a table that goes into a file or a pipe
+
+
+class Screen:
+    """Where one command prints.
+
+    Args:
+        json: Whether standard output is one JSON document.
+        quiet: Whether there is to be no progress.
+
+    Attributes:
+        console: Standard output for people; silent if it is for JSON.
+    """
+
+    def __init__(self, *, json: bool, quiet: bool) -> None:
+        self._json = json
+        width = None if sys.stdout.isatty() else _WIDE
+        self.console = Console(quiet=json, width=width, highlight=False, markup=False, emoji=False)
+        self._errors = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
+
+    @contextmanager
+    def kept_clean(self) -> Iterator[None]:
+        """Have what others print go to standard error if standard output is for JSON."""
+        with redirect_stdout(sys.stderr) if self._json else nullcontext():
+            yield
+
+    def show_json(self, found: object) -> None:
+        """Print what a command has returned, if that is wanted."""
+        if self._json:
+            print(json.dumps(found, indent=2))
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show that something goes on whose end is not known."""
+        with self._errors.status(f"{what} …") if not self._errors.quiet else nullcontext():
+            yield
+
+    @contextmanager
+    def counting(self, *, of_bytes: bool = False) -> Iterator[Progress]:
+        """Bars, one for each task that is added; in steps, or in bytes."""
+        amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
+        columns = (TextColumn("{task.description:<22}"), BarColumn(), amount, TimeElapsedColumn())
+        with Progress(*columns, console=self._errors, disable=self._errors.quiet, transient=True) as progress:
+            yield progress
+
+    @contextmanager
+    def counting_bytes(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A bar of bytes; what it gives is called with those that are done."""
+        with self.counting(of_bytes=True) as progress:
+            task = progress.add_task(what, total=total)
+            yield lambda count: progress.advance(task, count)
+
+
+def table(title: str, *columns: str, sides: str = "") -> Table:
+    """An empty table.
+
+    Args:
+        title: What is above it.
+        *columns: The headings.
+        sides: One letter a column, where its cells stand: ``r`` for numbers, ``l`` for words, as all if left out.
+    """
+    made = Table(title=title, title_justify="left")
+    for heading, side in zip(columns, sides or "l" * len(columns), strict=True):
+        made.add_column(heading, justify="right" if side == "r" else "left", overflow="fold", no_wrap=side == "r")
+    return made
+
+
+def told(error: BaseException) -> str:
+    """An error in words: text and notes, and for those that are not of the library its type and where it is from."""
+    notes = getattr(error, "__notes__", ())
+    if isinstance(error, SecateurError):
+        return "\n  ".join([str(error), *notes])
+    where = _place(error)
+    place = [f"at {where}; --traceback shows the way there"] if where else []
+    return "\n  ".join([f"{type(error).__name__}: {error}", *notes, *place])
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the last call that neither Python, nor this package, nor an installed one has made."""
+    places = (Path(torch.__file__).parents[1], Path(__file__).parents[1], Path(json.__file__).parents[1])
+    installed = (*map(str, places), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(installed)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -1,0 +1,78 @@
+"""Checkpoints of one file and of several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from secateur import InvalidInputError
+from secateur.checkpoints import open_checkpoint
+from tests.checkpoints.conftest import Write
+
+TENSORS = {name: torch.randn(3, 2) for name in "abcde"}
+
+
+@pytest.mark.parametrize("way", ["folder", "index"])
+def test_shards_are_one_checkpoint(way: str, sharded: Write) -> None:
+    folder = sharded(TENSORS)
+    found = open_checkpoint(folder if way == "folder" else folder / "model.safetensors.index.json")
+    assert {each.name for each in found} == set(TENSORS)
+    assert all(torch.equal(each.tensor(), TENSORS[each.name]) for each in found)
+    assert found.num_bytes == 5 * 24
+    assert [shard.metadata for shard in found.shards] == [{"format": "pt"}] * 2
+
+
+def test_folder_means_its_model_beside_other_files(tmp_path: Path) -> None:
+    safetensors.torch.save_file(TENSORS, tmp_path / "model.safetensors")
+    safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "plan.safetensors")
+    assert {each.name for each in open_checkpoint(tmp_path)} == set(TENSORS)
+
+
+@pytest.mark.parametrize("names", [[], ["a.safetensors", "b.safetensors"]])
+def test_folder_that_says_nothing_is_refused(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        safetensors.torch.save_file(TENSORS, tmp_path / name)
+    with pytest.raises(InvalidInputError, match=", ".join(names) or "no safetensors files"):
+        open_checkpoint(tmp_path)
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="there is no file"):
+        open_checkpoint(tmp_path / "x.safetensors")
+
+
+def test_missing_shard_is_named(sharded: Write) -> None:
+    folder = sharded(TENSORS)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(InvalidInputError, match="missing: model-00002-of-00002"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("edit", ["other", "less", "more"])
+def test_index_of_other_files_is_refused(edit: str, sharded: Write) -> None:
+    folder = sharded(TENSORS)
+    path = folder / "model.safetensors.index.json"
+    listed = json.loads(path.read_text())
+    files = listed["weight_map"]
+    if edit == "other":
+        files["a"] = files["b"]
+    elif edit == "less":
+        del files["a"]
+    else:
+        files["strange"] = files["a"]
+    path.write_text(json.dumps(listed))
+    with pytest.raises(InvalidInputError, match=f"tensors: {'strange' if edit == 'more' else 'a'}"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"weight_map": {}}', '{"weight_map": {"a": "../x"}}', '{"weight_map": {"a": 3}}']
+)
+def test_file_that_is_no_index_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(InvalidInputError, match="no index of a sharded checkpoint"):
+        open_checkpoint(tmp_path)

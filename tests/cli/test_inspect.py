@@ -1,0 +1,63 @@
+"""``secateur inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "torch"])
+def test_file_is_shown(kind: str, run: Run, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(16, 8)
+    weight[:3] = 0
+    state = {"fc.weight": weight, "head.weight": weight.clone(), "fc.bias": torch.ones(16)}
+    write = safetensors.torch.save_file if kind == "safetensors" else torch.save
+    write(state, tmp_path / "x")
+    found = run("inspect", tmp_path / "x", "--json").data
+    assert (found["entries"], found["zeros"]) == (272, 48)
+    assert found["tied"] == [["fc.weight", "head.weight"]]
+    dead = {tensor["name"]: tensor["dead_outputs"] for tensor in found["tensors"]}
+    assert dead == {"fc.weight": 3, "head.weight": 3, "fc.bias": 0}
+    out = run("inspect", tmp_path / "x").out
+    assert "equal: fc.weight, head.weight" in out
+    assert "18.75%" in out
+    assert "48 of 272 entries are zero (17.65%)" in out
+
+
+def test_dense_tensors_may_be_left_out(run: Run, tmp_path: Path) -> None:
+    safetensors.torch.save_file({"a": torch.ones(2), "b": torch.zeros(2)}, tmp_path / "x")
+    assert [each["name"] for each in run("inspect", tmp_path / "x", "--sparse", "--json").data["tensors"]] == ["b"]
+
+
+def test_sharded_folder_is_shown_as_one(run: Run, llama_folder: Path) -> None:
+    found = run("inspect", llama_folder, "--json").data
+    assert len(found["tensors"]) == 2 * 9 + 3
+    assert found["zeros"] == 0
+
+
+@pytest.mark.parametrize("kind", ["missing", "pickle", "truncated", "text"])
+def test_file_that_cannot_be_read_is_an_error(kind: str, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    if kind == "pickle":
+        torch.save(nn.Linear(2, 2), path)
+    elif kind == "truncated":
+        safetensors.torch.save_file({"a": torch.zeros(100)}, path)
+        path.write_bytes(path.read_bytes()[:-1])
+    elif kind == "text":
+        path.write_text("weights: none")
+    told = {
+        "missing": "there is no file",
+        "pickle": "is not unpickled",
+        "truncated": "is truncated",
+        "text": "not a safe",
+    }
+    result = run("inspect", path)
+    assert (result.status, result.out) == (1, "")
+    assert told[kind] in result.err
