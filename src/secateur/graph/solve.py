@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
-from scipy.sparse.csgraph import connected_components
 
 from secateur.graph.labels import Axis, Block, Dim, Labels
 
@@ -121,8 +119,7 @@ def solve(labels: Labels) -> Solution:
 def _components(size: int, left: list[Ids], right: list[Ids], order: Ids) -> tuple[Ids, int]:
     """Class of every label, and the number of classes, which are numbered as their first labels stand in `order`."""
     a, b = (np.concatenate([np.empty(0, dtype=np.int32), *side]) for side in (left, right))
-    graph = scipy.sparse.coo_matrix((np.ones(len(a), dtype=np.int8), (a, b)), shape=(size, size))
-    number, class_of = connected_components(graph, directed=False)
+    number, class_of = _connected(a, b, size, "weak")
     place = np.full(number, len(order), dtype=np.int32)
     place[class_of[order[::-1]]] = np.arange(len(order), dtype=np.int32)[::-1]
     rank = np.empty(number, dtype=np.int32)
@@ -190,8 +187,17 @@ def _cyclic(parents: Ids) -> Ids:
     """Classes that are, through any number of steps, their own parents."""
     child, part = np.nonzero(parents != FIXED)
     parent = parents[child, part]
-    graph = scipy.sparse.coo_matrix((np.ones(len(child), dtype=np.int8), (child, parent)), shape=(len(parents),) * 2)
-    number, strong = connected_components(graph, directed=True, connection="strong")
+    number, strong = _connected(child, parent, len(parents), "strong")
     size = np.bincount(strong, minlength=number)
     cyclic: Ids = np.union1d(np.nonzero(size[strong] > 1)[0], child[parent == child])
     return cyclic
+
+
+def _connected(a: Ids, b: Ids, size: int, connection: str) -> tuple[int, Ids]:
+    """How many components the graph of edges a -> b has, and the component of each of its nodes."""
+    import scipy.sparse  # takes as long to import as much of this package does, and is needed here alone
+    from scipy.sparse.csgraph import connected_components
+
+    graph = scipy.sparse.coo_matrix((np.ones(len(a), dtype=np.int8), (a, b)), shape=(size, size))
+    number, component_of = connected_components(graph, directed=True, connection=connection)
+    return int(number), component_of
