@@ -548,3 +548,33 @@ def test_one_sample_is_not_enough_for_a_batch_norm_in_training() -> None:
     ):
         plan_masked(model, double(1, 4), masks)
     assert widths(plan_masked(model, double(1, 4), masks, modes=("eval",))) == [(6, 5)]
+
+
+class Step(nn.Module):
+    """A step of a residual net that halves the image."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(width, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.past, self.norm3 = nn.Conv2d(width, width, 1, 2, bias=False), nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
+        return (inside + self.norm3(self.past(x))).relu()
+
+
+@pytest.mark.parametrize("side", [4, 8, 16])
+def test_constants_stay_where_other_images_would_show_their_border(side: int) -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(Step(4), Step(4), Step(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4)).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.bias)
+    masks = prune_(model, sparsity=0.5, pattern=patterns.Channel(dim=0))
+    small = copy.deepcopy(model)
+    plan_masked(model, torch.randn(4, 4, side, side), masks, modes=("eval",)).apply_(small)
+    assert sum(map(torch.numel, small.parameters())) < sum(map(torch.numel, model.parameters()))
+    for size in ((8, 8), (16, 16), (20, 13), (7, 9)):
+        images = torch.randn(2, 4, *size)
+        torch.testing.assert_close(small(images), model(images), rtol=1e-5, atol=1e-5)

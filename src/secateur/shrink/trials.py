@@ -27,6 +27,7 @@ __all__ = ["Mode", "Trial", "agree", "trials"]
 Mode = Literal["eval", "train"]
 
 _VARIANTS = 3
+_LARGER = -1  # the variant with larger images
 _PERTURBED = 2
 
 
@@ -38,7 +39,9 @@ class Trial:
         inputs: Example inputs.
         modes: Modes to run it in.
         readers: Layers to watch.
-        variants: Number of runs in each mode: on the example inputs, then on variants of them.
+        variants: Number of runs in each mode: on the example inputs, then on variants of them. Where the model takes
+            larger images than those of the example there is one more, with such: in a map of a single position a
+            constant has no border.
 
     Raises:
         InvalidInputError: Modes that are none; or all entries of the example inputs are alike.
@@ -55,9 +58,9 @@ class Trial:
     ) -> None:
         self.model = model
         self.inputs = inputs
-        self.variants = variants
         if not modes or not set(modes) <= set(get_args(Mode)):
             raise InvalidInputError("modes are 'eval', 'train' or both.", modes=modes, fix="modes=('eval', 'train')")
+        self.variants = [*range(variants), *([_LARGER] if _takes_larger(model, inputs) else [])]
         self.seen: dict[Mode, dict[str, Seen]] = {}
         self.outputs: list[list[Tensor]] = []
         for mode in modes:
@@ -84,7 +87,7 @@ class Trial:
             model.train(mode == "train")
         try:
             with steady:
-                return steady, [_run(model, self.inputs, number) for number in range(self.variants)]
+                return steady, [_run(model, self.inputs, number) for number in self.variants]
         except SecateurError:
             raise
         except (RuntimeError, ValueError) as error:
@@ -147,10 +150,31 @@ def _perturbed(model: nn.Module, *, signs: bool) -> nn.Module:
     return found
 
 
+def _takes_larger(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether the model is called with images, and runs with larger ones as well."""
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        _run(model.eval(), inputs, _LARGER)
+    except Exception:  # whatever a model raises at sizes that it is not made for
+        return False
+    finally:
+        for module, flag in flags:
+            module.training = flag
+    return True
+
+
+def _larger(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Images of an odd height and another odd width, both larger."""
+    height, width = images.shape[2:]
+    shape = (*images.shape[:2], 2 * height + 1, 2 * width + 3)
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(images.device)
+    return noise * images.std(unbiased=False) + images.mean()
+
+
 def _run(model: nn.Module, inputs: Inputs, variant: int) -> list[Tensor]:
     """The floating-point tensors of one result."""
     with undisturbed(model), in_double(), _other_inputs(model, variant):
-        torch.manual_seed(variant)
+        torch.manual_seed(abs(variant))
         result = call_with(model, inputs)
     return [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
 
@@ -158,20 +182,23 @@ def _run(model: nn.Module, inputs: Inputs, variant: int) -> list[Tensor]:
 @contextmanager
 def _other_inputs(model: nn.Module, variant: int) -> Iterator[None]:
     """What the model is called with is put into double precision, and into another order with noise, unless 0."""
-    generator = torch.Generator().manual_seed(variant)
+    generator = torch.Generator().manual_seed(abs(variant))
     changed = []
 
     def other(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.is_complex() or value.dtype == torch.bool:
             return value
         made = value.double() if value.is_floating_point() else value
-        if variant:
+        if variant == _LARGER:
+            made = _larger(made, generator) if made.dim() == 4 and made.is_floating_point() else made
+        elif variant:
             order = torch.randperm(made.numel(), generator=generator).to(made.device)
             made = made.flatten()[order].reshape(made.shape)
             if made.is_floating_point() and bool(made.isfinite().all()):
                 noise = torch.randn(made.shape, generator=generator, dtype=torch.float64).to(made.device)
                 made = made + noise * (made.std(unbiased=False) + (made.std(unbiased=False) == 0))
-        changed.append(made.dtype != value.dtype or not torch.equal(made, value))
+        is_same = made.shape == value.shape and (made.dtype == value.dtype and torch.equal(made, value))
+        changed.append(made.shape != value.shape if variant == _LARGER else not is_same)
         return made
 
     handle = model.register_forward_pre_hook(lambda _, args, kwargs: tree_map(other, (args, kwargs)), with_kwargs=True)
