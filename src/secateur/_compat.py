@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _Orthogonal, _SpectralNorm, _WeightNorm
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -22,6 +23,7 @@ __all__ = [
     "SpectralNorm",
     "WeightNorm",
     "has_inner_tensors",
+    "has_tangent",
     "is_caching_parametrizations",
     "is_fake",
     "is_watched",
@@ -70,12 +72,19 @@ def optional(name: str) -> ModuleType | None:
         return None
 
 
+def has_tangent(tensor: Tensor) -> bool:
+    """Whether forward-mode differentiation goes through a tensor."""
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+
+
 def is_watched(tensor: Tensor) -> bool:
     """Whether somebody must see an op that takes this tensor: a compiler, a tracer, a mode, a transform, a subclass."""
     return (
         type(tensor) not in (Tensor, nn.Parameter)
         or torch.compiler.is_compiling()
         or torch._C._is_tracing()
+        or tensor.is_neg()  # its memory has other signs
+        or tensor._is_zerotensor()  # it has no memory
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.maybe_current_level() is not None

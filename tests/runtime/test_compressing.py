@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -773,3 +774,90 @@ def test_compressed_model_is_exported(name: str) -> None:
 def test_packed_layers_are_linear_and_conv(fast: Compressed) -> None:
     kinds = {name: type(fast.model.get_submodule(name)) for name in packed(fast)}
     assert kinds == {"0": SparseConv2d, "4": SparseConv2d, "8": SparseConv2d, "10": SparseLinear}
+
+
+# What an example does not show ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Both:
+    """A result that torch does not look into."""
+
+    hidden: Tensor
+    logits: Tensor
+
+
+class Shows(nn.Module):
+    """Keeps, or gives away, what comes before its ReLU and its norm."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.fc, self.norm, self.act = nn.Linear(48, 64), nn.BatchNorm1d(64), nn.ReLU()
+        self.head, self.how, self.last = nn.Linear(64, 10), how, torch.zeros(0)
+
+    def forward(self, x: Tensor, kept: list[Tensor] | None = None) -> Any:
+        hidden = self.fc(x)
+        logits = self.head(self.act(self.norm(hidden)))
+        if self.how == "attribute":
+            self.last = hidden
+        if kept is not None:
+            kept.append(hidden)
+        return Both(hidden, logits) if self.how == "dataclass" else logits
+
+
+@pytest.mark.parametrize("how", ["dataclass", "attribute", "list"])
+def test_what_somebody_holds_is_the_result_of_the_layer_alone(how: str) -> None:
+    model = Shows(how).eval()
+    nn.init.normal_(model.norm.running_mean)
+    for name, mask in masks_for(model).items():
+        model.get_parameter(name).data.mul_(mask)
+    kept: list[Tensor] = []
+    x = torch.randn(3, 48)
+    fast = compress(model, lambda m: m(x, kept), margin=ALWAYS)
+    with torch.no_grad():
+        found, expected = fast(x, mine := []), model(x, theirs := [])
+    hidden = {"dataclass": lambda r, m, h: r.hidden, "attribute": lambda r, m, h: m.last, "list": lambda r, m, h: h[0]}
+    torch.testing.assert_close(hidden[how](found, fast.model, mine), hidden[how](expected, model, theirs))
+
+
+def test_relu_that_another_branch_shares_stays() -> None:
+    class Forks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.relu, self.b = nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 48)
+
+        def forward(self, x: Tensor, other: bool = False) -> Tensor:
+            return self.relu(self.b(x) if other else self.a(x))
+
+    model, x = Forks().eval(), torch.randn(3, 48)
+    fast = compress(model, x, masks := masks_for(model), margin=ALWAYS)
+    reference = dense(model, masks)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, other=True), reference(x, other=True))
+
+
+def test_attribute_of_the_model_is_set_through_the_wrapper() -> None:
+    model, x = Shows(""), rows()
+    fast = compress(model.eval(), x, masks_for(model), margin=ALWAYS)
+    fast.how = "dataclass"
+    assert fast.model.how == "dataclass"
+    fast.own = 1
+    assert not hasattr(fast.model, "own")
+
+
+def test_model_that_differentiates_in_its_forward_stays_dense() -> None:
+    class Slope(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(48, 48)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                return torch.autograd.grad(self.fc(x).pow(2).sum(), x)[0]
+
+    model, x = Slope(), rows()
+    fast = compress(model, x, masks := masks_for(model), margin=ALWAYS)
+    assert packed(fast) == {}
+    assert "packed layers cannot do what the model does" in str(fast.report)
+    assert torch.equal(fast(x), dense(model, masks)(x))

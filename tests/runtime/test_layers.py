@@ -463,3 +463,38 @@ def test_op_is_sound(kind: str) -> None:
         op = torch.ops.secateur.sparse_conv2d.default
     checked = ("test_schema", "test_faketensor")
     assert set(torch.library.opcheck(op, given, test_utils=checked).values()) == {"SUCCESS"}
+
+
+# Tensors that are not what their memory says --------------------------------------------------------------------------
+
+
+@BOTH
+def test_input_whose_memory_was_freed_is_refused(make: Callable[..., SparseLayer]) -> None:
+    layer, x = example(make)
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    with pytest.raises(InvalidInputError, match="no memory"):
+        layer(x)
+
+
+@BOTH
+def test_signs_that_are_yet_to_come_are_taken_into_account(make: Callable[..., SparseLayer]) -> None:
+    layer, x = example(make)
+    torch.testing.assert_close(layer(torch._neg_view(x)), layer(-x))
+    torch.testing.assert_close(layer(torch._efficientzerotensor(x.shape)), layer(torch.zeros_like(x)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
+@BOTH
+def test_forward_mode_differentiation_is_refused(make: Callable[..., SparseLayer]) -> None:
+    layer, x = example(make)
+    with pytest.raises(UnsupportedError, match="no gradients"):
+        torch.func.jvp(layer, (x,), (x,))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(UnsupportedError, match="no gradients"):
+        layer(torch.autograd.forward_ad.make_dual(x, x))
+
+
+def test_sparse_input_is_refused() -> None:
+    layer, x = example(linear)
+    with pytest.raises(InvalidInputError, match="takes dense tensors"):
+        layer(x.to_sparse())

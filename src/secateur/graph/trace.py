@@ -146,6 +146,10 @@ def refuse_strange(inputs: object) -> None:
     Raises:
         InvalidInputError: They are of none of the known forms.
     """
+    if isinstance(inputs, Mapping) and not all(isinstance(name, str) for name in inputs):
+        raise InvalidInputError(
+            "a dict of keyword arguments has names for keys.", keys=list(inputs)[:3], fix="{'x': x}"
+        )
     if isinstance(inputs, str) or not (isinstance(inputs, Tensor | Sequence | Mapping) or callable(inputs)):
         raise InvalidInputError(
             "example inputs are a tensor, a tuple of arguments, a dict of keyword arguments, or a function that runs "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from secateur._passes import Inputs, call_with, traceless, undisturbed
+from secateur.graph.call import tensors_in
 from secateur.runtime.profile_sizes import bytes_of
 from secateur.runtime.profile_times import latencies
 
@@ -39,8 +40,8 @@ def _outputs(model: nn.Module, inputs: Inputs) -> list[Tensor]:
     """The tensors that a model returns."""
     with undisturbed(model):
         torch.manual_seed(0)
-        leaves = tree_leaves(call_with(model, own(inputs)))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        found = tensors_in(call_with(model, own(inputs)))
+    return [tensor.to_dense() if tensor.is_sparse else tensor for tensor in found if tensor.is_floating_point()]
 
 
 def difference(dense: nn.Module, fast: nn.Module, examples: Sequence[Inputs]) -> float:
@@ -69,7 +70,7 @@ def run_seconds(dense: nn.Module, fast: nn.Module, examples: Sequence[Inputs]) -
     def runner(model: nn.Module) -> Callable[[], object]:
         return lambda: [call_with(model, inputs) for inputs in examples]
 
-    with traceless(dense), traceless(fast), torch.inference_mode():
+    with traceless(dense), traceless(fast):
         of_dense, of_fast = latencies([runner(dense), runner(fast)], _SECONDS)
     return {"dense": of_dense.quartiles[0] / 1e3, "fast": of_fast.quartiles[0] / 1e3}
 
@@ -91,7 +92,7 @@ def seconds_in_place(model: nn.Module, paths: Iterable[str], examples: Sequence[
                 )
             )
     try:
-        with traceless(model), torch.inference_mode():
+        with traceless(model), torch.no_grad():
             for _ in range(_RUNS):
                 for inputs in examples:
                     call_with(model, inputs)

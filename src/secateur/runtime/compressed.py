@@ -23,7 +23,7 @@ class Compressed(nn.Module):
     It is called like the model that it was made of, and has its attributes and methods.
 
     Args:
-        model: The model inside.
+        model: The model inside, ``fast.model``.
         recipe: What was done to it.
         origin: What it was.
         report: What was measured; none if it was loaded without being measured.
@@ -47,6 +47,14 @@ class Compressed(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what the model has there and the wrapper has not."""
+        inside = self.__dict__.get("_modules", {}).get("model")
+        if inside is None or name in self.__dict__ or name in self._modules or not hasattr(inside, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(inside, name, value)
 
     def train(self, mode: bool = True) -> Self:
         """Refuse to be trained."""

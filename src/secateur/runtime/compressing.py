@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur import _native
-from secateur._errors import InvalidInputError
+from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._passes import Inputs, call_with, undisturbed
 from secateur.graph.trace import refuse_strange
 from secateur.runtime.choosing import Choice
@@ -72,6 +73,8 @@ def compress(
         torch.Size([5, 10])
     """
     _check(values, margin, formats)
+    if not isinstance(more_inputs, list | tuple):
+        raise InvalidInputError("more_inputs is a list of example inputs.", found=type(more_inputs).__name__, fix="[x]")
     for inputs in (example_inputs, *more_inputs):
         refuse_strange(inputs)
     dense = plain_copy(model, masks)
@@ -166,7 +169,10 @@ def _measured(
     """Make what was chosen and measure it."""
     recipe = trial.recipe(choices, values)
     fast = trial.made(recipe)
-    error, seconds = difference(dense, fast, examples), run_seconds(dense, fast, examples)
+    try:
+        error, seconds = difference(dense, fast, examples), run_seconds(dense, fast, examples)
+    except UnsupportedError:  # the model differentiates inside its forward, say
+        error, seconds = math.inf, {"dense": 1.0, "fast": math.inf}
     return _Try(plain, trial, choices, recipe, fast, error, seconds)
 
 
@@ -177,7 +183,10 @@ def _check(values: torch.dtype, margin: float, formats: Collection[str] | None) 
     if not isinstance(margin, int | float) or not margin < 1:
         raise InvalidInputError("margin is a part of the dense time, less than 1.", margin=margin)
     known = {*LINEAR_FORMATS, *CONV_FORMATS, CHANNELS_LAST}
-    if formats is not None and (isinstance(formats, str) or not set(formats) <= known):
+    is_list = (
+        isinstance(formats, Collection) and not isinstance(formats, str) and all(isinstance(n, str) for n in formats)
+    )
+    if formats is not None and not (is_list and set(formats) <= known):
         raise InvalidInputError(
             "formats is a list of names of formats.", formats=formats, known=", ".join(sorted(known)), fix='["csr"]'
         )
@@ -201,6 +210,8 @@ def _run_once(model: nn.Module, inputs: Inputs) -> None:
 
 def _failure(error: float, seconds: Mapping[str, float], tolerance: float, margin: float) -> str:
     """Why all layers go back to dense."""
+    if seconds["fast"] == math.inf:
+        return "packed layers cannot do what the model does"
     if not error <= tolerance:
         return f"packed layers change the model's outputs by {error:.1e}"
     if seconds["fast"] > (1 - min(margin, 0)) * seconds["dense"]:

@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from secateur import _compat, _native
 from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
 from secateur.runtime import calls
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry, Parts
@@ -116,9 +117,19 @@ class SparseLayer(nn.Module):
         """Copies make their own product: this one points into memory."""
         return {**self.__dict__, "_product": None}
 
+    def _refuse_without_kernels(self) -> None:
+        """Refuse to be bound where the kernels of the format are not, as in a pickle from another machine."""
+        if self._table()[self.format].is_native and _native.library() is None:
+            raise UnsupportedError(
+                f"the format {self.format!r} needs native kernels. {_native.status()}",
+                fix="fast.save(path) where it was made and load_compressed(path) here, which takes another format",
+            )
+
     def _admitted(self, x: Tensor, width: int, dim: int) -> Tensor:
         """An input in the layer's dtype, where autocast has given it another one; otherwise say why it does not fit."""
         name = type(self).__name__
+        if x.layout is not torch.strided:
+            raise InvalidInputError(f"{name} takes dense tensors.", input=x.layout, fix="x.to_dense()")
         if torch.is_autocast_enabled("cpu") and x.is_floating_point():
             x = x.to(self.dtype)
         if x.device.type != "cpu":
@@ -132,7 +143,7 @@ class SparseLayer(nn.Module):
                 input=tuple(x.shape),
                 fix="a compressed model takes what the dense one takes",
             )
-        if not (x.requires_grad and torch.is_grad_enabled()):
+        if not (x.requires_grad and torch.is_grad_enabled()) and not _compat.has_tangent(x):
             return x
         raise UnsupportedError(
             "cannot train through a compressed layer: it gives no gradients.",
@@ -173,7 +184,9 @@ class SparseLinear(SparseLayer):
             or not x.is_cpu
             or x.dim() == 0
             or x.shape[-1] != self.in_features
+            or x.layout is not torch.strided
             or (x.requires_grad and torch.is_grad_enabled())
+            or _compat.has_tangent(x)
         ):
             x = self._admitted(x, self.in_features, -1)
         if calls.is_watched(x):
@@ -183,6 +196,7 @@ class SparseLinear(SparseLayer):
             rows = rows.float()
         if not rows.is_contiguous():
             rows = rows.contiguous()
+        _refuse_freed(rows)
         y = (self._product or self._bind())(rows)
         if self.dtype is not torch.float32:
             y = y.to(self.dtype)
@@ -197,6 +211,7 @@ class SparseLinear(SparseLayer):
 
     def _bind(self) -> Bound:
         """The product, made at the first call."""
+        self._refuse_without_kernels()
         bias = self._buffers["float_bias"]
         self._product = LINEAR_FORMATS[self.format].bind(self.parts, self.shape, bias, self.relu)
         return self._product
@@ -244,13 +259,19 @@ class SparseConv2d(SparseLayer):
             x.dtype is not self.dtype
             or not x.is_cpu
             or x.shape[-3] != self.in_channels
+            or x.layout is not torch.strided
             or (x.requires_grad and torch.is_grad_enabled())
+            or _compat.has_tangent(x)
         ):
             x = self._admitted(x, self.in_channels, -3)
         images = (x if x.dim() == 4 else x.unsqueeze(0)).float().contiguous()
         if min(self._positions(images)) < 1:
             raise ShapeError("the image is smaller than the window.", image=tuple(x.shape), window=self.kernel_size)
-        y = self._op(images) if calls.is_watched(x) else (self._product or self._bind())(images)
+        if calls.is_watched(x):
+            y = self._op(images)
+        else:
+            _refuse_freed(images)
+            y = (self._product or self._bind())(images)
         return (y if x.dim() == 4 else y.squeeze(0)).to(self.dtype)
 
     def _positions(self, images: Tensor) -> list[int]:
@@ -267,6 +288,7 @@ class SparseConv2d(SparseLayer):
 
     def _bind(self) -> Bound:
         """The product, made at the first call."""
+        self._refuse_without_kernels()
         bias = self._buffers["float_bias"]
         self._product = CONV_FORMATS[self.format].bind(self.parts, self.shape, bias, self.relu, self.geometry)
         return self._product
@@ -275,6 +297,12 @@ class SparseConv2d(SparseLayer):
         """Sizes, format and share of zeros, as `print(model)` shows them."""
         sizes = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         return f"{sizes}, padding={self.padding}, {_described(self)}"
+
+
+def _refuse_freed(x: Tensor) -> None:
+    """Refuse a tensor whose memory was given back, as sharded and offloaded training does."""
+    if x.data_ptr() == 0 and x.numel():
+        raise InvalidInputError("the input has a shape and no memory: its storage was freed.", shape=tuple(x.shape))
 
 
 def _described(layer: SparseLayer) -> str:

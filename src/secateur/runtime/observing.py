@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from secateur import _compat
 from secateur._passes import Inputs, call_with, undisturbed
+from secateur.graph.call import tensors_in
 
 __all__ = ["OUTPUT", "Observed", "observe"]
 
@@ -65,7 +67,8 @@ def observe(model: nn.Module, inputs: Inputs, kinds: Kinds) -> Observed:
     with undisturbed(model), _hooked(watched, watcher):
         with watcher:
             outputs = call_with(model, inputs)
-        watcher.read(tree_leaves(outputs), OUTPUT)
+        watcher.read(tensors_in(outputs), OUTPUT)
+        watcher.read_by_holders()
     watcher.seen.readers = watcher.only_readers(dict(watched))
     return watcher.seen
 
@@ -112,13 +115,20 @@ class _Watcher(_compat.DispatchMode):
             self.seen.results[path] = result.dim()
             self._results.setdefault(_memory(result), _Result(path, result))
 
-    def read(self, values: list[Any], reader: str, written: int = 0) -> None:
+    def read(self, values: Sequence[Any], reader: str, written: int = 0) -> None:
         """Somebody has read tensors, and written to the memory of one."""
         for value in values:
             if isinstance(value, Tensor) and value.layout == torch.strided:
                 result = self._results.get(_memory(value))
                 if result is not None:
                     result.readers.append((reader, _memory(value) == written))
+
+    def read_by_holders(self) -> None:
+        """What somebody still holds after the run (a list, an attribute, an object that is returned) may be read."""
+        alone = _num_holders(_Result("", torch.empty(1)))
+        for result in self._results.values():
+            if _num_holders(result) > alone:
+                result.readers.append((OUTPUT, False))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -139,6 +149,11 @@ class _Watcher(_compat.DispatchMode):
             if alone and first in modules and self.calls[first] == self.calls[result.module] == 1:
                 found[result.module] = first
         return found
+
+
+def _num_holders(result: _Result) -> int:
+    """How many hold a tensor, or another one of the same memory."""
+    return sys.getrefcount(result.tensor) + int(torch._C._storage_Use_Count(result.tensor.untyped_storage()._cdata))
 
 
 def _memory(tensor: Tensor) -> int:

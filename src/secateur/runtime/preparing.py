@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize, prune
 
 from secateur._errors import InvalidInputError, SecateurError, ShapeError, UnsupportedError
@@ -35,6 +36,9 @@ def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Modul
     model = unwrapped(model)
     if any(hasattr(type(module), "profile_counts") for module in model.modules()):
         raise InvalidInputError("the model is compressed already.", fix="compress the model that it was made of")
+    lazy = next((name for name, p in (*model.named_parameters(), *model.named_buffers()) if is_lazy(p)), None)
+    if lazy is not None:
+        raise UnsupportedError(f"{lazy!r} is lazy: it has no shape yet.", fix="run one forward pass first")
     refuse_valueless([*model.parameters(), *model.buffers()], "compressing", fix="load the weights first")
     _refuse_devices(model)
     _check_masks(model, masks)
@@ -46,7 +50,7 @@ def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Modul
         with torch.no_grad():
             tensors = dict(copied.named_parameters(remove_duplicate=False))
             for name, mask in masks.items():
-                tensors[name].masked_fill_(~mask, 0.0)
+                tensors[name].masked_fill_(~mask.to(tensors[name].device), 0.0)
     return bare_(copied)
 
 
@@ -120,6 +124,8 @@ def _check_masks(model: nn.Module, masks: Mapping[str, Tensor] | None) -> None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
             raise InvalidInputError(f"the mask of {name!r} is no bool tensor.", found=kind, fix="mask != 0")
+        if mask.layout != torch.strided or mask.is_meta:
+            raise InvalidInputError(f"the mask of {name!r} has no values that can be read.", fix="mask.to_dense()")
         if mask.shape != tensors[name].shape:
             raise ShapeError(
                 f"the mask of {name!r} has another shape.", mask=tuple(mask.shape), parameter=tuple(tensors[name].shape)

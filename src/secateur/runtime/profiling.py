@@ -27,6 +27,7 @@ __all__ = ["profile"]
 
 _NO_VALUES = "latency: none, the model has no values (it is fake, or on the meta device)"
 _MASKED = "masked only: file size and dense speed unchanged until compacted by secateur.shrink_ or secateur.compress"
+_MOST_THREADS = 1024  # OpenMP ends the process if it cannot have as many as it is told
 _NOTABLE = 0.05  # share of zeros from which a model counts as masked
 
 
@@ -111,7 +112,8 @@ def _check_numbers(seconds: float, threads: int | None) -> None:
     """
     if isinstance(seconds, bool) or not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
         raise InvalidInputError("a model is timed for a number of seconds.", seconds=repr(seconds), fix="seconds=1.0")
-    if threads is not None and (isinstance(threads, bool) or not (isinstance(threads, int) and threads > 0)):
+    is_number = isinstance(threads, int) and not isinstance(threads, bool) and 0 < threads <= _MOST_THREADS
+    if threads is not None and not is_number:
         raise InvalidInputError("the number of threads is a positive integer.", threads=repr(threads), fix="threads=1")
 
 

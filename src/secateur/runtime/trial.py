@@ -146,9 +146,19 @@ def _place(path: str, modules: Mapping[str, nn.Module], seen: Sequence[Observed]
     """What is known of a layer."""
     readers = {each.readers.get(path, "") for each in seen}
     relu = readers.pop() if len(readers) == 1 else ""
-    if type(modules.get(relu)) is not nn.ReLU or has_hooks(modules[relu]):
+    if type(modules.get(relu)) is not nn.ReLU or has_hooks(modules[relu]) or not _follows(path, relu, modules):
         relu = ""
     return _Place([shape for each in seen for shape in each.inputs.get(path, [])], relu)
+
+
+def _follows(path: str, relu: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a ReLU comes right after a layer in nn.Sequential, so that nothing else can be between or use it."""
+    parent = path.rpartition(".")[0]
+    if type(modules[parent]) is not nn.Sequential or relu.rpartition(".")[0] != parent:
+        return False
+    children = [name for name, child in modules[parent].named_children() if type(child) is not nn.Identity]
+    at = children.index(path.rpartition(".")[2])
+    return children[at + 1 : at + 2] == [relu.rpartition(".")[2]]
 
 
 def _is_in(path: str, parent: str) -> bool:

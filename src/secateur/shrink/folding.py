@@ -130,6 +130,8 @@ def observed(model: nn.Module, several: Sequence[Reader]) -> Iterator[dict[str, 
         # the hook is put on these layers only, so what is no Linear has a kernel_size, a tuple
         channel = -1 if isinstance(module, nn.Linear) else -1 - len(module.kernel_size)  # type: ignore[arg-type]
         rows = entering.movedim(channel, -1).reshape(-1, entering.shape[channel])
+        if not rows.numel():
+            return
         seen = Seen(rows[0].clone(), (rows - rows[0]).abs().amax(0), float(rows.abs().max()))
         if reader.path in found:
             found[reader.path].join(seen)
