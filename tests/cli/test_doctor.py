@@ -231,6 +231,44 @@ HEALTHY = {
     "optimizer made anew": {
         "after": "if step == 3: model[2] = nn.Linear(16, 2); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
     },
+    "optimizer that has done its work": {
+        "after": "if step == 3:\n        model[2], first = nn.Linear(16, 2), optimizer\n"
+        "        optimizer = torch.optim.Adam(model.parameters())",
+    },
+    "head first, then all": {
+        "optimizer": "torch.optim.Adam(model[2].parameters())",
+        "before": "model[0].requires_grad_(False)",
+        "after": "if step == 5:\n        first = optimizer\n"
+        "        optimizer = torch.optim.Adam(model.requires_grad_().parameters())",
+    },
+    "two models by turns": {
+        "before": "other = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))\n"
+        "second = torch.optim.Adam(other.parameters())",
+        "forward": "second.zero_grad(); other(data).pow(2).mean().backward(); second.step()",
+    },
+    "optimizer in the backward pass": {
+        "before": "own = {p: torch.optim.Adam([p]) for p in model.parameters()}\n"
+        "def moved(p): own[p].step(); own[p].zero_grad()\n"
+        "for p in model.parameters(): p.register_post_accumulate_grad_hook(moved)",
+        "optimizer": "torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)",
+        "forward": "optimizer.param_groups[0]['params'][0].sum().backward()",
+    },
+    "inputs that are trained": {
+        "optimizer": "torch.optim.Adam([torch.randn(64, 12, requires_grad=True)])",
+        "before": "data = optimizer.param_groups[0]['params'][0]",
+    },
+    "clipped weights": {"after": "[p.data.clamp_(-0.1, 0.1) for p in model.parameters()]"},
+    "compiled model": {"before": "model = torch.compile(model, backend='eager', fullgraph=True)"},
+    "parts of another model": {
+        "before": "whole = model; model = nn.Sequential(*list(whole)[:2], nn.Linear(16, 2))\n"
+        "optimizer = torch.optim.Adam(model.parameters())",
+    },
+    "method instead of a call": {
+        "before": "class Net(nn.Module):\n"
+        "    def __init__(self): super().__init__(); self.inner = nn.Linear(12, 3)\n"
+        "    def predict(self, x): return self.inner(x)\n"
+        "net = Net(); model = net.predict; optimizer = torch.optim.Adam(net.parameters())",
+    },
     "module made in each step": {"forward": "nn.Linear(3, 3); nn.Sequential(nn.Linear(3, 3))"},
     "loader with workers": {
         "before": "from torch.utils.data import DataLoader\nloader = iter(DataLoader(data, 4, num_workers=1))",
@@ -244,4 +282,112 @@ def test_healthy_script_is_met_with_silence(name: str, doctor: Doctor) -> None:
     result = doctor(training(**HEALTHY[name]))
     assert (result.status, result.out) == (0, "done\n")
     assert doctor.found == []
+    steps = {"two models by turns": 24, "optimizer in the backward pass": 60}.get(name, 12)
+    assert result.err == f"secateur doctor: {steps} optimizer steps, no findings\n"
+
+
+def test_script_finds_its_arguments_its_folder_and_its_name(doctor: Doctor) -> None:
+    (doctor.folder / "beside.py").write_text("word = 'imported'")
+    before = (list(sys.argv), list(sys.path), sys.modules["__main__"])
+    script = "import sys, beside; print(__name__, __file__, sys.argv, sys.path[0], beside.word)"
+    result = doctor(script, "--", "--epochs", "3", "--json", "-m")
+    path = str(doctor.folder / "train.py")
+    expected = f"__main__ {path} {[path, '--epochs', '3', '--json', '-m']} {doctor.folder} imported\n"
+    assert (result.status, result.out) == (0, expected)
+    assert doctor("import sys; print(sys.argv[1:])", "--epochs", "3").out == "['--epochs', '3']\n"
+    assert (list(sys.argv), list(sys.path), sys.modules["__main__"]) == before
+    sys.modules.pop("beside")
+
+
+def test_module_runs_as_python_runs_it(run: Run, folder: Path) -> None:
+    (folder / "my_package").mkdir()
+    (folder / "my_package" / "__init__.py").write_text("")
+    (folder / "my_package" / "train.py").write_text(training(before="import sys; print(sys.argv[1:], __package__)"))
+    result = run("doctor", "-m", "my_package.train", "--", "fast")
+    assert (result.status, result.out) == (0, "['fast'] my_package\ndone\n")
     assert result.err == "secateur doctor: 12 optimizer steps, no findings\n"
+    sys.modules.pop("my_package")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "error"),
+    [
+        ("sys.exit()", 0, ""),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("raise ValueError('three')", 1, "ValueError: three"),
+        ("import no_such_module", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("this is no Python", 1, "SyntaxError"),
+    ],
+)
+def test_exit_status_and_errors_are_those_of_the_script(end: str, status: int, error: str, doctor: Doctor) -> None:
+    result = doctor(f"import sys\n{end}\n")
+    assert result.status == status
+    assert error in result.err
+    assert ("Traceback" in result.err) == (error not in ("", "no data\n") and "SyntaxError" not in error)
+    assert doctor.found == []
+
+
+def test_script_that_never_trains_is_told_in_one_line(doctor: Doctor) -> None:
+    result = doctor("print('hello')")
+    assert (result.status, result.out) == (0, "hello\n")
+    assert result.err == "secateur doctor: no optimizer of torch.optim has made a step; no findings\n"
+
+
+def test_quiet_doctor_speaks_of_findings_only(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(training())
+    assert run("doctor", "--quiet", tmp_path / "train.py").err == ""
+    (tmp_path / "train.py").write_text(REPLACED)
+    err = run("doctor", "--quiet", tmp_path / "train.py").err
+    assert "stale-optimizer-reference" in err
+    assert "optimizer steps" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.py"], "there is no script 'nowhere.py'"),
+        (["-m", "no_such_package.train"], "there is no module 'no_such_package.train'"),
+        (["--json", "nowhere/found.json", "train.py"], "nowhere"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_anything_runs(words: list[str], message: str, doctor: Doctor) -> None:
+    (doctor.folder / "train.py").write_text("print('ran')")
+    result = doctor.run("doctor", *words)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("secateur: ")
+    assert message in result.err
+
+
+def test_doctor_needs_a_script(run: Run) -> None:
+    assert run("doctor").status == 2
+
+
+def test_findings_are_written_although_the_script_fails(doctor: Doctor) -> None:
+    result = doctor(training(after="if step == 3: model[2] = nn.Linear(16, 3)\n    if step == 6: raise SystemExit(4)"))
+    assert result.status == 4
+    data = json.loads((doctor.folder / "found.json").read_text())
+    assert (data["steps"], [f["code"] for f in data["findings"]]) == (7, ["stale-optimizer-reference"])
+    assert data["findings"][0]["lines"][0]["code"] == "if step == 3: model[2] = nn.Linear(16, 3)"
+    assert data["findings"][0]["subject"] == "Sequential with SGD"
+    assert [path.name for path in doctor.folder.glob(".*")] == []
+
+
+def test_everything_is_as_before_after_a_script(doctor: Doctor) -> None:
+    doctor(training(after="if step == 3: 1 / 0"))
+    assert "data" not in vars(nn.Parameter)
+    assert not nn.modules.module._global_forward_pre_hooks
+
+
+def test_installed_program_gives_the_script_its_own_standard_output(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(REPLACED)
+    words = [str(Path(sys.executable).with_name("secateur")), "doctor", "train.py"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    alone = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (alone.returncode, alone.stdout) == (0, "done\n")
+    assert alone.stderr == ""
+    assert ended.stderr.startswith("secateur doctor: Net with SGD\nerror stale-optimizer-reference (before step 7): ")
+    assert "train.py:24: model.sc1.weight = nn.Parameter(1.0 * model.sc1.weight)" in ended.stderr
+    assert ended.stderr.count("stale-optimizer-reference") == 1

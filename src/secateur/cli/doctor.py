@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from secateur._files import refuse_place, written_file
 from secateur.cli.screen import Screen, told
-from secateur.doctor.attending import Attendant, Sighting
+from secateur.doctor.attending import Attendant
 from secateur.doctor.scripts import refuse_missing, run_script, user_traceback
+from secateur.doctor.sightings import Sighting
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
