@@ -368,6 +368,49 @@ def test_regrown_weights_start_at_zero_without_history(case: OptimizerCase) -> N
     assert bool(moved.any()) or case.needs_sparse
 
 
+@pytest.mark.parametrize("way", ["remove", "load", "attach"])
+@by_case()
+def test_released_weights_have_no_history(case: OptimizerCase, way: str) -> None:
+    problem, optimizer = warmed_up(case)
+    made = halves(problem.model)
+    masks = Masks.from_dict(problem.model, made, optimizer)
+    case.train(problem.model, optimizer, problem, range(2))
+    parameters = {name: problem.model.get_parameter(name) for name in made}
+    before = {name: values_of(optimizer, parameter) for name, parameter in parameters.items()}
+    if way == "attach":
+        loaded = copy.deepcopy(optimizer.state_dict())
+        optimizer = case.make(problem.model.parameters())
+        optimizer.load_state_dict(loaded)
+        masks.attach(optimizer)
+    if way == "load":
+        masks.load_state_dict({})
+    else:
+        masks.remove()
+
+    for name, mask in made.items():
+        fresh = fresh_moments(case, parameters[name], before[name])
+        after = values_of(optimizer, parameters[name])
+        assert after.keys() == before[name].keys()
+        for entry, value in after.items():
+            assert torch.equal(value[mask], before[name][entry][mask]), entry
+            assert torch.equal(value[~mask], fresh[entry][~mask]), entry
+    case.train(problem.model, optimizer, problem, range(2))
+    for name, mask in made.items():
+        moved = parameters[name].detach()[~mask] != 0
+        assert bool(moved.any()) or case.needs_sparse
+
+
+def values_of(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Copies of the entries with one value a weight, as the optimizer saves them."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    state = optimizer.state_dict()["state"].get(next(i for i, p in enumerate(held) if p is parameter), {})
+    return {
+        name: value.clone()
+        for name, value in state.items()
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+    }
+
+
 def test_second_moments_are_neutral_where_zeros_would_be_slow() -> None:
     seen = set()
     for case in CASES:

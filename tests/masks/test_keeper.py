@@ -485,6 +485,24 @@ def test_neutral_values_are_given_again_after_state_was_loaded(model: nn.Module,
         assert bool((optimizer.state[model.get_parameter(name)]["exp_avg_sq"][~mask] > 0.99).all())
 
 
+def test_mask_that_is_left_to_its_listener_leaves_no_neutral_values(model: nn.Module, masks: dict[str, Tensor]) -> None:
+    optimizer = warm(model)
+    masked = ~masks["small.weight"]
+    state = optimizer.state[model.small.weight]
+    assert bool((state["exp_avg_sq"][masked] > 0.99).all())
+    mask_of(model.small.weight).listen(Listening(model, masks), enforced=False)
+    assert is_zero(state["exp_avg_sq"][masked])
+
+
+def test_state_that_was_loaded_is_left_when_masks_are_removed(model: nn.Module, masks: dict[str, Tensor]) -> None:
+    optimizer = warm(model)
+    loaded = copy.deepcopy(optimizer.state_dict())
+    loaded["state"][0]["exp_avg_sq"].fill_(3.0)
+    optimizer.load_state_dict(loaded)
+    Masks(model).remove()
+    assert bool((optimizer.state[next(model.parameters())]["exp_avg_sq"] == 3.0).all())
+
+
 def test_optimizer_is_not_kept_alive(model: nn.Module, masks: dict[str, Tensor]) -> None:
     optimizer = warm(model)
     assert optimizer in keeper._DESKS

@@ -66,6 +66,21 @@ def test_what_waits_for_the_first_mask_is_called_once() -> None:
     assert called == [1]
 
 
+def test_masks_are_announced_before_they_are_lifted() -> None:
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    replaced, mask = masked(parameter), masked(parameter)
+    seen = []
+    note = registry.at_lifting(lambda lifted: seen.append((lifted, lifted.is_active, registry.mask_of(parameter))))
+    try:
+        replaced.release()
+        assert seen == []
+        mask.listen(None, enforced=False)
+        mask.release()
+    finally:
+        registry._lifting.remove(note)
+    assert seen == [(mask, True, mask)] * 2
+
+
 def test_process_without_masks_has_no_hooks() -> None:
     code = """
 import torch, secateur

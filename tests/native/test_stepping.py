@@ -202,6 +202,24 @@ def test_state_of_another_length_is_refused_before_anything_is_changed(level):
         assert (wrong.weights == 1).all()
 
 
+@pytest.mark.parametrize(
+    "state",
+    [torch.ones(67).bfloat16(), torch.ones(67).double(), torch.ones(67, device="meta")],
+    ids=["bfloat16", "float64", "meta"],
+)
+@LEVEL
+def test_state_of_another_dtype_or_device_is_refused_before_anything_is_changed(level, state):
+    mask = torch.arange(200) % 3 == 0
+    good = Job(torch.ones(200), torch.ones(200), pack(mask), 1, (torch.ones(67),), 67)
+    wrong = good._replace(weights=torch.ones(200), states=(state,))
+    with on(level), pytest.raises(ValueError, match=r"not torch\.float32 on the CPU"):
+        stepping.step_sgd(
+            [good, wrong], lr=1.0, momentum=0.9, dampening=0, weight_decay=0, nesterov=False, maximize=False
+        )
+    assert (good.weights == 1).all()
+    assert (wrong.weights == 1).all()
+
+
 @LEVEL
 def test_autograd_sees_that_weights_and_state_have_changed(level):
     job = Job(torch.ones(70), torch.ones(70), pack(torch.ones(70) > 0), 1, (torch.zeros(70),), 70)

@@ -12,7 +12,7 @@ from torch import nn
 import secateur
 from secateur import UnsupportedError
 from secateur.optim import SparseAdamW, SparseSGD
-from tests.optim.cases import Case, assert_same, by_kind, pair
+from tests.optim.cases import Case, assert_same, assert_zero, by_kind, by_path, pair, path
 
 
 @pytest.mark.parametrize("kind", [SparseAdamW, SparseSGD])
@@ -84,3 +84,161 @@ def test_weights_that_were_cut_by_hand_are_refused(case: Case) -> None:
     with pytest.raises(secateur.ShapeError, match="another shape than its parameter"):
         both.optimizer.state_dict()
     assert all(map(torch.equal, [p.detach() for p in both.model.parameters()], before))
+
+
+def weights_of(model: nn.Module) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+CONVERSIONS = {
+    "bfloat16 to float32": (torch.bfloat16, torch.float32),
+    "float64 to float32": (torch.float64, torch.float32),
+    "float32 to float64": (torch.float32, torch.float64),
+    "float32 to bfloat16": (torch.float32, torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("change", CONVERSIONS.values(), ids=CONVERSIONS.keys())
+@by_path
+@by_kind
+def test_conversion_after_steps_is_refused_before_any_weight_is_changed(
+    case: Case, is_native: bool, change: tuple[torch.dtype, torch.dtype]
+) -> None:
+    with path(is_native):
+        both = pair(case, change[0])
+        both.mask(0.3)
+        both.step(0, 1)
+        both.model.to(change[1])
+        before = weights_of(both.model)
+        with pytest.raises(UnsupportedError, match="state has another dtype or device than its parameter"):
+            both.step_one(both.model, both.optimizer, 2)
+        assert all(map(torch.equal, both.model.parameters(), before))
+        both.optimizer.load_state_dict(both.optimizer.state_dict())  # as the message says
+        both.step_one(both.model, both.optimizer, 2)
+        values = [*both.optimizer.state[both.model.last.weight].values()]
+        assert {value.dtype for value in values if value.dim() and value.is_floating_point()} == {change[1]}
+        for name, mask in secateur.Masks(both.model).items():
+            weight = both.model.get_parameter(name).detach()
+            assert weight.isfinite().all()
+            assert_zero(weight[~mask])
+
+
+@by_kind
+def test_state_of_one_parameter_that_was_converted_is_refused_before_others_are_stepped(case: Case) -> None:
+    both = pair(case)
+    both.mask(0.3)
+    both.step(0)
+    bias = both.model.first.bias
+    name = "exp_avg" if case.sparse is SparseAdamW else "momentum_buffer"
+    both.optimizer.state[bias][name] = both.optimizer.state[bias][name].double()
+    before = weights_of(both.model)
+    with pytest.raises(UnsupportedError, match="state has another dtype"):
+        both.step_one(both.model, both.optimizer, 1)
+    assert all(map(torch.equal, both.model.parameters(), before))
+
+
+@by_kind
+def test_gradients_from_before_a_conversion_are_refused(case: Case) -> None:
+    both = pair(case)
+    both.mask(0.3)
+    weight = both.model.last.weight
+    weight.grad = torch.ones_like(weight)
+    weight.data = weight.data.double()
+    before = weights_of(both.model)
+    with pytest.raises(UnsupportedError, match="gradient has another dtype"):
+        both.optimizer.step()
+    weight.data = torch.ones(2, 2, dtype=torch.float32)
+    with pytest.raises(secateur.ShapeError):
+        both.optimizer.step()
+    bias = both.model.first.bias
+    bias.grad = torch.ones_like(bias)
+    weight.data, bias.data = before[-1].float(), torch.ones(2)
+    with pytest.raises(secateur.ShapeError, match="gradient has another shape"):
+        both.optimizer.step()
+
+
+def shorten(state: dict[str, Any], name: str) -> None:
+    state[name] = state[name][:-1].clone()
+
+
+def lengthen_mask(state: dict[str, Any], name: str) -> None:
+    state["kept"] = torch.full_like(state["kept"], 255)
+
+
+def cut_mask(state: dict[str, Any], name: str) -> None:
+    state["kept"] = state["kept"][:8].clone()
+
+
+def lose_mask(state: dict[str, Any], name: str) -> None:
+    state["kept"] = "all"
+
+
+@pytest.mark.parametrize("spoil", [shorten, lengthen_mask, cut_mask, lose_mask], ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("changes_masks", [True, False], ids=["mask changes", "mask stays"])
+@by_path
+@by_kind
+def test_state_that_was_changed_by_hand_is_refused(
+    case: Case, is_native: bool, changes_masks: bool, spoil: Any
+) -> None:
+    with path(is_native):
+        both = pair(case)
+        both.mask(0.3)
+        both.step(0)
+        name = "exp_avg" if case.sparse is SparseAdamW else "momentum_buffer"
+        state = both.optimizer.state[both.model.last.weight]
+        spoil(state, name)
+        before = weights_of(both.model)
+        if changes_masks:
+            with pytest.raises(secateur.ShapeError, match="state has another shape than"):
+                both.mask(0.5, seed=1)
+        else:
+            with pytest.raises(secateur.ShapeError, match="state has another shape than"):
+                both.step_one(both.model, both.optimizer, 1)
+            assert all(map(torch.equal, both.model.parameters(), before))
+
+
+@by_path
+@by_kind
+def test_masked_weights_that_share_memory_within_are_refused_as_by_any_optimizer(case: Case, is_native: bool) -> None:
+    with path(is_native):
+        both = pair(case)
+        both.mask(0.3)
+        both.step(0)
+        for model, optimizer in ((both.model, both.optimizer), (both.twin, both.reference)):
+            model.last.weight.data = torch.ones(1, 33).expand(3, 33)
+            with pytest.raises(UnsupportedError, match="entries may share memory"):
+                both.step_one(model, optimizer, 1)
+
+
+@pytest.mark.parametrize("other", ["weight", "bias"])
+@by_path
+@by_kind
+def test_masked_weights_that_share_memory_with_others_are_refused(case: Case, is_native: bool, other: str) -> None:
+    with path(is_native):
+        model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+        optimizer = case.make(model.parameters())
+        secateur.prune_(model, optimizer, sparsity=0.5)
+        model(torch.ones(1, 5)).sum().backward()
+        optimizer.step()
+        whole = torch.ones(30)
+        model[0].weight.data = whole[:25].view(5, 5)
+        getattr(model[1], other).data = whole[:25].view(5, 5).t() if other == "weight" else whole[20:25]
+        before = weights_of(model)
+        for _ in range(2):
+            with pytest.raises(UnsupportedError, match="shares memory with another parameter"):
+                optimizer.step()
+        assert all(map(torch.equal, model.parameters(), before))
+
+
+@by_kind
+def test_weights_may_be_neighbours_in_one_piece_of_memory(case: Case) -> None:
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+    optimizer = case.make(model.parameters())
+    masks = secateur.prune_(model, optimizer, sparsity=0.5)
+    whole = torch.ones(60)
+    model[1].weight.data, model[0].weight.data = whole[:25].view(5, 5), whole[25:50].view(5, 5)
+    model[0].bias.data, model[1].bias.data = whole[50:55], whole[55:]
+    model(torch.ones(1, 5)).sum().backward()
+    optimizer.step()
+    for name, mask in masks.items():
+        assert_zero(model.get_parameter(name).detach()[~mask])

@@ -75,7 +75,8 @@ def step_adamw(
     """Step tensors as ``torch.optim.AdamW(fused=True)`` steps them, kept weights only.
 
     Raises:
-        ValueError: State of a tensor is not as long as its mask keeps weights. No tensor is changed then.
+        ValueError: State of a tensor is not as long as its mask keeps weights, or not float32 on the CPU. No tensor is
+            changed then.
     """
     _step("adamw", jobs, [*betas, lr, eps, weight_decay, -1.0 if maximize else 1.0])
 
@@ -143,8 +144,11 @@ def _kernels(library: native.Library | None) -> _Kernels:
 def _step(name: str, jobs: Sequence[Job], options: Sequence[float]) -> None:
     """Call one of the two kernels, and have autograd see that tensors have changed."""
     for job in jobs:
-        if any(state.shape != (job.num_kept,) or not state.is_contiguous() for state in job.states):
-            raise ValueError(f"state of {[*map(len, job.states)]} entries, for {job.num_kept} kept weights")
+        for state in job.states:
+            if state.shape != (job.num_kept,) or not state.is_contiguous():
+                raise ValueError(f"state of {[*map(len, job.states)]} entries, for {job.num_kept} kept weights")
+            if state.dtype != torch.float32 or not state.is_cpu:
+                raise ValueError(f"state is {state.dtype} on {state.device}, not torch.float32 on the CPU")
     rows, numbers = b"".join([job.row() for job in jobs]), struct.pack(f"{len(options)}d", *options)
     done = getattr(_kernels(native.library()), name)(rows, len(jobs), numbers, torch.get_num_threads())
     if done != len(jobs):

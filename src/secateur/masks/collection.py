@@ -256,7 +256,15 @@ class Masks(Mapping[str, Tensor]):
         keeper.settle(masks.values())
 
     def remove(self) -> None:
-        """Let go of all masks, also in averages that follow; the zeros stay, and train on like any other weights."""
+        """Let go of all masks, also in averages that follow; the zeros stay, and train on like any other weights.
+
+        Changes:
+            In optimizers that have stepped since the model was masked, or were named or attached, the weights that were
+            masked get the state of weights without history. Until then second moments may hold 1 there, also in what
+            ``optimizer.state_dict()`` returns, which keeps steps fast, but would make these weights learn slowly. So
+            where a checkpoint of a masked run goes on without masks: load all of it, ``attach`` the optimizer, and only
+            then remove the masks.
+        """
         slots.empty(self.model)
 
     # ---- saving

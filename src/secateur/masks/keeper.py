@@ -39,7 +39,14 @@ from torch.optim.optimizer import (
 from secateur.masks import registry
 from secateur.masks.listening import Listener
 from secateur.masks.mask import Mask, clear_weights_
-from secateur.masks.state import clear_state_, fill_neutral_, group_of, neutral_period, state_evidence
+from secateur.masks.state import (
+    clear_state_,
+    fill_neutral_,
+    freshen_state_,
+    group_of,
+    neutral_period,
+    state_evidence,
+)
 from secateur.surgery.rules import rule_of
 
 __all__ = ["Desk", "desks_with", "meet", "settle"]
@@ -126,6 +133,17 @@ def settle(masks: Iterable[Mask]) -> None:
     for optimizer, desk in _all_desks():
         if any(held is mask for held in desk.left_to_it for mask in changed):
             getattr(optimizer, "follow_masks", _do_nothing)()
+
+
+@registry.at_lifting
+def _lift(mask: Mask) -> None:
+    """Give the weights of a mask that will be held no longer the state of weights without history.
+
+    State that has been loaded since it was cleared is left: it may belong to weights that are loaded next.
+    """
+    for optimizer, desk in desks_with(mask):
+        if desk.is_settled(optimizer, mask) and mask.parameter.shape == mask.bits.shape:
+            freshen_state_(optimizer, mask, ~mask.bits.dense.to(mask.parameter.device))
 
 
 def _do_nothing() -> None:

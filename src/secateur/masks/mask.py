@@ -77,12 +77,14 @@ class Mask:
         self._seen_grad: tuple[weakref.ref[Tensor], int] | None = None
 
     def release(self) -> None:
-        """Let go of the parameter, and have the followers let go; zeros stay where they are."""
+        """Let go of the parameter, and have the followers let go; zeros stay where they are, without history."""
+        parameter = self._parameter()
+        if parameter is not None:
+            registry.lift(parameter, self)
         self.is_active = False
         self.salvage = self.listener = self.capture = None
         if self._hook is not None:
             self._hook.remove()
-        parameter = self._parameter()
         if parameter is not None:
             registry.leave(parameter, self)
         for follower in self.followers():
@@ -111,6 +113,8 @@ class Mask:
 
     def listen(self, listener: Listener | None, *, enforced: bool = True) -> None:
         """Have somebody called around the steps of whichever optimizer holds the parameter; see the attributes."""
+        if self.is_enforced and not enforced:
+            registry.lift(self.parameter, self)
         self.listener, self.is_enforced = listener, enforced
         registry.hold(self.parameter, self, weakly=listener is not None)
         registry.touch()

@@ -22,6 +22,7 @@ from secateur._native.masking import kernels_for
 
 __all__ = [
     "check_bits",
+    "check_overlap",
     "clear_",
     "clear_packed_",
     "count_kept",
@@ -274,15 +275,19 @@ def _bit_table() -> Tensor:
 def _word_view(tensor: Tensor) -> Tensor:
     """The integers that a tensor is made of, sharing its memory and version counter; complex128 as pairs."""
     if not tensor.is_contiguous():
-        _check_overlap(tensor)
+        check_overlap(tensor)
     detached = tensor.detach()
     if tensor.dtype == torch.complex128:
         detached = torch.view_as_real(detached)
     return detached.view(word_dtype(tensor.dtype))
 
 
-def _check_overlap(tensor: Tensor) -> None:
-    """Refuse strides under which two entries may share memory."""
+def check_overlap(tensor: Tensor) -> None:
+    """Refuse strides under which two entries may share memory.
+
+    Raises:
+        UnsupportedError: They are such.
+    """
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:

@@ -12,17 +12,31 @@ from torch.utils.weak import WeakTensorKeyDictionary
 if TYPE_CHECKING:
     from secateur.masks.mask import Mask
 
-__all__ = ["at_first_mask", "enter", "epoch", "hold", "leave", "mask_of", "touch"]
+__all__ = ["at_first_mask", "at_lifting", "enter", "epoch", "hold", "leave", "lift", "mask_of", "touch"]
 
 _MASKS = WeakTensorKeyDictionary()
 _epoch = 0
 _waiting: list[Callable[[], object]] = []
+_lifting: list[Callable[[Mask], object]] = []
 
 
 def at_first_mask(start: Callable[[], object]) -> Callable[[], object]:
     """Have `start` called once, when a process has its first mask: whoever masks nothing pays nothing."""
     _waiting.append(start)
     return start
+
+
+def at_lifting(call: Callable[[Mask], object]) -> Callable[[Mask], object]:
+    """Have `call` called with each mask that is about to be lifted, while it is in force still."""
+    _lifting.append(call)
+    return call
+
+
+def lift(parameter: Tensor, mask: Mask) -> None:
+    """A mask is about to be held no longer, if the parameter is masked by it."""
+    if mask_of(parameter) is mask:
+        for call in _lifting:
+            call(mask)
 
 
 def mask_of(parameter: Tensor) -> Mask | None:
@@ -42,7 +56,7 @@ def enter(parameter: Tensor, mask: Mask) -> None:
 def hold(parameter: Tensor, mask: Mask, *, weakly: bool) -> None:
     """Keep the mask of a parameter alive with it; or leave that to the module that owns both.
 
-    A mask whose listener knows the model leads back to its parameter, so that keeping it would keep all of them forever.
+    A mask whose listener knows the model leads back to its parameter, so keeping it would keep all of them forever.
     """
     if mask_of(parameter) is mask:
         _MASKS[parameter] = weakref.ref(mask) if weakly else mask

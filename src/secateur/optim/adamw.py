@@ -15,8 +15,9 @@ from torch.optim.adamw import adamw
 
 from secateur._native import stepping
 from secateur._native.stepping import Job
+from secateur.optim.checking import check_options
 from secateur.optim.members import Masked, Members, Whole, can_fuse
-from secateur.optim.optimizer import SparseOptimizer, check_options
+from secateur.optim.optimizer import SparseOptimizer
 
 __all__ = ["SparseAdamW"]
 

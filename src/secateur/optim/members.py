@@ -53,6 +53,10 @@ class Whole(NamedTuple):
     def put_(self, stepped: Tensor) -> None:
         """Take in what was stepped: it is the parameter itself."""
 
+    def shape(self) -> torch.Size:
+        """Of an entry of the state."""
+        return self.parameter.shape
+
     def empty(self) -> Tensor:
         """Memory for an entry of the state."""
         return torch.empty_like(self.parameter, requires_grad=False)
@@ -76,6 +80,10 @@ class Masked(NamedTuple):
     def put_(self, stepped: Tensor) -> None:
         """Write what was stepped to the parameter, and 0 to masked places."""
         place_(self.parameter, stepped, self.kept.bits)
+
+    def shape(self) -> torch.Size:
+        """Of an entry of the state."""
+        return torch.Size((self.kept.num_kept,))
 
     def empty(self) -> Tensor:
         """Memory for an entry of the state."""

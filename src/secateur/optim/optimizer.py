@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,16 +19,21 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from secateur._compat import uncompiled
-from secateur._errors import ShapeError, UnsupportedError
 from secateur.masks import registry
-from secateur.masks.packing import num_bytes
+from secateur.optim.checking import (
+    FIXED,
+    check_gradient,
+    check_memory,
+    check_moments,
+    check_options,
+    check_parameters,
+    check_state,
+    check_weights,
+)
 from secateur.optim.members import KEPT, Kept, Masked, Members, Whole
 from secateur.optim.places import move, same_bits, spread, take
 
-__all__ = ["SparseOptimizer", "check_options"]
-
-_FIXED = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
-"""Options of torch's optimizers that have this one value here."""
+__all__ = ["SparseOptimizer"]
 
 
 class SparseOptimizer(Optimizer):
@@ -55,7 +60,7 @@ class SparseOptimizer(Optimizer):
         if not isinstance(param_group["params"], Tensor | set):
             param_group["params"] = list(param_group["params"])  # as torch does; it may be a generator
         check_options(type(self).__name__, param_group)
-        _check_parameters(type(self).__name__, param_group["params"])
+        check_parameters(type(self).__name__, param_group["params"])
         super().add_param_group(param_group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -87,7 +92,7 @@ class SparseOptimizer(Optimizer):
 
     def _fixed(self) -> dict[str, object]:
         """Options that are not read from a checkpoint."""
-        return {key: value for key, value in _FIXED.items() if key in self.defaults}
+        return {key: value for key, value in FIXED.items() if key in self.defaults}
 
     # ---- following the masks
 
@@ -106,7 +111,8 @@ class SparseOptimizer(Optimizer):
         old, new = state.get(KEPT), None if kept is None else kept.bits
         if old is new:
             return state
-        names = [name for name in self._per_weight if isinstance(state.get(name), Tensor)]
+        names = self._moments(state)
+        check_state(parameter, [state[name] for name in names], old)
         if old is None or new is None or not same_bits(old, new):
             state.update({name: _moved(parameter, state[name], old, new) for name in names})
         if new is not None and names:
@@ -115,13 +121,19 @@ class SparseOptimizer(Optimizer):
             state.pop(KEPT, None)
         return state
 
+    def _moments(self, state: Mapping[str, Any]) -> list[str]:
+        """The entries that one parameter's state has for each weight."""
+        return [name for name in self._per_weight if isinstance(state.get(name), Tensor)]
+
     def _dense(self, parameter: Tensor, state: Mapping[str, Any]) -> dict[str, Any]:
         """One parameter's state as torch's own optimizer has it."""
         bits = state.get(KEPT)
         if bits is None:
             return dict(state)
+        names = self._moments(state)
+        check_state(parameter, [state[name] for name in names], bits)
         return {
-            name: _moved(parameter, value, bits, None) if self.is_per_weight(name) and value is not None else value
+            name: _moved(parameter, value, bits, None) if name in names else value
             for name, value in state.items()
             if name != KEPT
         }
@@ -129,6 +141,7 @@ class SparseOptimizer(Optimizer):
     def _forget_masks(self) -> None:
         """Know nothing of any mask."""
         self._epoch = -1
+        self._where: list[int] = []
         self._known: dict[int, Kept | None] = {}
 
     def _kept(self, parameter: Tensor) -> Kept | None:
@@ -157,8 +170,9 @@ class SparseOptimizer(Optimizer):
             What the closure returned, None without one.
 
         Raises:
-            UnsupportedError: A sparse gradient.
-            ShapeError: A parameter or state of another shape than the mask. No weight is changed then.
+            UnsupportedError: A sparse gradient; a gradient or state of another dtype or device than its parameter,
+                which was converted after the first step; a masked parameter that shares memory with another.
+            ShapeError: A parameter, gradient or state of another shape than the mask. No weight is changed then.
         """
         loss = None
         if closure is not None:
@@ -166,6 +180,7 @@ class SparseOptimizer(Optimizer):
                 loss = closure()
         members = [self._members(group) for group in self.param_groups]
         self.follow_masks()
+        self._check(members)
         for group, each in zip(self.param_groups, members, strict=True):
             self._step_group(group, each)
             for mask in each.idle:
@@ -175,25 +190,33 @@ class SparseOptimizer(Optimizer):
 
     def _members(self, group: Mapping[str, Any]) -> Members:
         """The parameters of a group, seen to be such that they can be stepped."""
-        found = Members()
+        found, kind = Members(), type(self).__name__
         for parameter in group["params"]:
             kept, gradient = self._kept(parameter), parameter.grad
             if kept is not None:
-                _check_shape(parameter, kept)
+                check_weights(parameter, kept)
             if gradient is None:
                 found.idle += [] if kept is None else [kept.mask]
                 continue
-            if gradient.layout != torch.strided:
-                raise UnsupportedError(
-                    f"{type(self).__name__} does not take sparse gradients.",
-                    shape=tuple(parameter.shape),
-                    fix="nn.Embedding(…, sparse=False), or torch.optim.SparseAdam for this parameter",
-                )
+            check_gradient(kind, parameter, gradient)
             if kept is None:
                 found.whole.append(Whole(parameter, gradient))
             else:
                 found.masked.append(Masked(parameter, gradient, kept))
         return found
+
+    def _check(self, members: Sequence[Members]) -> None:
+        """See that state fits what is stepped, and, whenever a parameter has moved, that no mask is undone."""
+        masked = [each for group in members for each in group.masked]
+        whole = [each for group in members for each in group.whole]
+        together: list[Masked | Whole] = [*masked, *whole]
+        for each in together:
+            state = self.state.get(each.parameter, {})
+            check_moments(each, [state[name] for name in self._moments(state)])
+        where = [each.parameter.data_ptr() for each in together] if masked else []
+        if where != self._where:
+            check_memory([each.parameter for each in masked], [each.parameter for each in whole])
+            self._where = where
 
     @abstractmethod
     def _step_group(self, group: dict[str, Any], members: Members) -> None:
@@ -202,54 +225,6 @@ class SparseOptimizer(Optimizer):
 
 def _moved(parameter: Tensor, values: Tensor, old: Tensor | None, new: Tensor | None) -> Tensor:
     """One entry of the state, from the form of a mask to that of another; without a mask it is dense."""
-    fits = values.shape == parameter.shape if old is None else old.numel() == num_bytes(parameter.numel())
-    if not fits:
-        raise ShapeError(
-            "the optimizer's state has another shape than its parameter.",
-            state=tuple(values.shape),
-            parameter=tuple(parameter.shape),
-            fix="secateur.relink_(model, optimizer), if the parameter was cut by hand",
-        )
     if old is None:
         return values if new is None else take(values, new)
     return spread(values, old, parameter) if new is None else move(values, old, new, parameter.numel())
-
-
-def _check_shape(parameter: Tensor, kept: Kept) -> None:
-    """Refuse data of another shape, put in place by hand."""
-    if parameter.shape != kept.mask.bits.shape:
-        raise ShapeError(
-            "a masked parameter was given data of another shape than its mask.",
-            parameter=tuple(parameter.shape),
-            mask=tuple(kept.mask.bits.shape),
-            fix="secateur.resize_(module, name, dim=…, keep=…) cuts parameter, mask and optimizer state together",
-        )
-
-
-def check_options(kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse those of torch's options that have no meaning here.
-
-    Raises:
-        UnsupportedError: One of them is asked for.
-    """
-    for name in _FIXED:
-        if options.get(name):
-            raise UnsupportedError(
-                f"{kind} has no {name} form: it steps kept weights with kernels of its own, and all others as torch's "
-                "fused optimizers do.",
-                asked=f"{name}={options[name]}",
-                fix=f"leave {name} out",
-            )
-
-
-def _check_parameters(kind: str, parameters: Any) -> None:
-    """Refuse parameters of kinds that are not supported; what is no parameter at all is refused by torch."""
-    for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
-        tensor = parameter[1] if isinstance(parameter, tuple) else parameter
-        if isinstance(tensor, Tensor) and tensor.is_complex():
-            raise UnsupportedError(
-                f"{kind} does not step complex parameters.",
-                shape=tuple(tensor.shape),
-                dtype=tensor.dtype,
-                fix=f"torch.optim.{kind.removeprefix('Sparse')} does",
-            )

@@ -46,8 +46,9 @@ def take(tensor: Tensor, bits: Tensor) -> Tensor:
 
 
 def spread(values: Tensor, bits: Tensor, like: Tensor) -> Tensor:
-    """Undo `take`: a new tensor of the shape and strides of `like`, 0 where nothing is kept."""
-    return place_(torch.empty_like(like, dtype=values.dtype, requires_grad=False), values, bits)
+    """Undo `take`: a new tensor beside `values`, of the shape and strides of `like`, 0 where nothing is kept."""
+    made = torch.empty_like(like, dtype=values.dtype, device=values.device, requires_grad=False)
+    return place_(made, values, bits)
 
 
 def place_(tensor: Tensor, values: Tensor, bits: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ def move(values: Tensor, old: Tensor, new: Tensor, num_entries: int) -> Tensor:
         1-D, as long as `new` keeps entries.
     """
     if stepping.can_move(values):
-        return stepping.move_state(values.contiguous(), old.cpu(), new.cpu(), count_kept(new))
+        return stepping.move_state(values.contiguous(), old.cpu().contiguous(), new.cpu(), count_kept(new))
     dense = values.new_zeros(num_entries)
     dense.index_copy_(0, positions(old, num_entries).to(values.device), values)
     return dense.index_select(0, positions(new, num_entries).to(values.device))

@@ -11,8 +11,9 @@ from torch.optim.sgd import sgd
 
 from secateur._native import stepping
 from secateur._native.stepping import Job
+from secateur.optim.checking import check_options
 from secateur.optim.members import Masked, Members, Whole, can_fuse
-from secateur.optim.optimizer import SparseOptimizer, check_options
+from secateur.optim.optimizer import SparseOptimizer
 
 __all__ = ["SparseSGD"]
 
