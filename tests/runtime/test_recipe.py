@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from secateur import InvalidInputError
 from secateur.runtime.formats import Geometry
+from secateur.runtime.layers import Chain
 from secateur.runtime.recipe import Recipe, geometry_of, held, inside, layer_weight, open_, pack_, packed_layer
 
 RECIPE = Recipe({"0": "1"}, {"att": True}, {"0": "csr", "2": "grouped"}, {"0": "3"}, "bfloat16")
@@ -81,3 +82,20 @@ def test_encoders_leave_the_fused_path_only_where_a_part_is_packed() -> None:
     packed, other = inside(holder)
     assert (packed.use_nested_tensor, packed.layers[0].activation_relu_or_gelu) == (False, 0)
     assert (other.use_nested_tensor, other.layers[0].activation_relu_or_gelu) == (True, 1)
+
+
+def test_places_where_nothing_is_left_are_passed_over() -> None:
+    called: list[str] = []
+
+    class Empty(nn.Identity):
+        def forward(self, x: Tensor) -> Tensor:
+            called.append("own")
+            return x
+
+    chain = nn.Sequential(nn.Linear(3, 4), nn.Identity(), Empty(), nn.Linear(4, 2))
+    x = torch.randn(5, 3)
+    expected = chain(x)
+    chain.__class__ = Chain
+    chain[1].forward = None  # not called
+    assert torch.equal(chain(x), expected)
+    assert called == ["own", "own"]

@@ -13,7 +13,7 @@ from secateur._errors import InvalidInputError
 from secateur._names import put_module
 from secateur.runtime.attention import OpenAttention, open_attention_
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry
-from secateur.runtime.layers import SparseConv2d, SparseLayer, SparseLinear
+from secateur.runtime.layers import Chain, SparseConv2d, SparseLayer, SparseLinear
 
 __all__ = [
     "CHANNELS_LAST",
@@ -107,6 +107,9 @@ def pack_(holder: nn.Module, recipe: Recipe) -> None:
         put_module(holder, f"model.{path}" if path else "model", packed)
     for path in (recipe.activations[layer] for layer in recipe.packed if layer in recipe.activations):
         put_module(inside(holder), path, nn.Identity().eval())
+        parent = inside(holder).get_submodule(path.rpartition(".")[0])
+        if type(parent) is nn.Sequential:
+            parent.__class__ = Chain
     _unfuse_(holder)
 
 
