@@ -13,8 +13,9 @@ from torch.optim import Optimizer
 NEUTRAL = {"exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "sum"}
 """Second moments, which may hold a neutral value at masked places."""
 
-LEFT_ALONE = {"step_size"}
-"""Rprop's, which is no moment: a masked weight has a step size that it never uses."""
+LEFT_ALONE = {"step_size", "row_var", "col_var"}
+"""No moments of single weights: Rprop's step size, which a masked weight never uses, and Adafactor's means over rows and
+columns, one of which has the shape of a weight with a single row."""
 
 
 def half(shape: Iterable[int], seed: int = 0) -> Tensor:
