@@ -14,8 +14,8 @@ NEUTRAL = {"exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "sum"}
 """Second moments, which may hold a neutral value at masked places."""
 
 LEFT_ALONE = {"step_size", "row_var", "col_var"}
-"""No moments of single weights: Rprop's step size, which a masked weight never uses, and Adafactor's means over rows and
-columns, one of which has the shape of a weight with a single row."""
+"""No moments of single weights: Rprop's step size, which a masked weight never uses, and Adafactor's means over rows
+and columns, one of which has the shape of a weight with a single row."""
 
 
 def half(shape: Iterable[int], seed: int = 0) -> Tensor:
