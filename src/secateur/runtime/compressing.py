@@ -203,7 +203,7 @@ def _run_once(model: nn.Module, inputs: Inputs) -> None:
     with undisturbed(model):
         try:
             call_with(model, own(inputs))
-        except Exception as error:
+        except Exception as error:  # whatever the model raises; it goes on with a note
             error.add_note("raised as secateur.compress ran the model on the example inputs")
             raise
 
