@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import secateur._native as native
 from secateur import UnsupportedError
-from secateur._native.columns import MOST_COLUMNS, MOST_ROWS, Matrix, multiplication
+from secateur._native.columns import MOST_COLUMNS, MOST_ROWS, Matrix, product
 from tests.native.plain_cells import plain_matrix
 from tests.native.products import MACHINE_LEVELS, SIZES, check, exact, fenced, fences, on, random_weight
 
@@ -44,7 +44,7 @@ def test_the_product_is_the_dense_one_and_writes_nothing_else(
     x, bias = fenced(torch.randn(batch, inputs)), fenced(torch.randn(outputs)) if biased else None
     matrix = plain_matrix(weight, dtype, panel, width, bias, relu)
     with on(level), fences():
-        y = multiplication(matrix)(x)
+        y = product(matrix)(x)
     check(y, x, weight, weight != 0, bias, relu)
 
 
@@ -66,7 +66,7 @@ def test_inf_and_nan_reach_just_the_outputs_that_have_a_weight_for_them(
     for value in (float("inf"), float("-inf"), float("nan")):
         x[torch.randint(batch, ()), torch.randint(inputs, ())] = value
     with on(level):
-        y = multiplication(plain_matrix(weight, dtype, 16, 64, None, relu))(fenced(x))
+        y = product(plain_matrix(weight, dtype, 16, 64, None, relu))(fenced(x))
     wanted = exact(x, weight, weight != 0, None, relu)
     assert torch.equal(y.isnan(), wanted.isnan())
     assert torch.equal(y.isinf(), wanted.isinf())
@@ -85,7 +85,7 @@ def test_columns_are_found_behind_those_that_two_bytes_can_count(level):
     weight[2, inputs - 1] = 1.0
     x = fenced(torch.randn(17, inputs))
     with on(level):
-        y = multiplication(plain_matrix(weight, torch.float32, 2, MOST_COLUMNS, None, False))(x)
+        y = product(plain_matrix(weight, torch.float32, 2, MOST_COLUMNS, None, False))(x)
     check(y, x, weight, weight != 0, None, False)
 
 
@@ -97,7 +97,7 @@ def test_threads_change_nothing(level, batch, dtype):
     matrix = plain_matrix(weight, dtype, 128, 128, torch.randn(600), True)
     before, found = torch.get_num_threads(), []
     with on(level):
-        multiplied = multiplication(matrix)
+        multiplied = product(matrix)
         try:
             for threads in (1, 2, 3, 5):
                 torch.set_num_threads(threads)
@@ -113,7 +113,7 @@ def test_one_product_may_be_called_from_many_threads(level):
     weight = random_weight(64, 96, 0.5)
     batches = [torch.randn(rows, 96) for rows in range(1, 60)]
     with on(level):
-        multiplied = multiplication(plain_matrix(weight, torch.float32, 16, 32, None, False))
+        multiplied = product(plain_matrix(weight, torch.float32, 16, 32, None, False))
     alone = [multiplied(x) for x in batches]
     with ThreadPoolExecutor(4) as pool:
         assert all(map(torch.equal, alone, pool.map(multiplied, batches)))
@@ -121,7 +121,7 @@ def test_one_product_may_be_called_from_many_threads(level):
 
 def test_the_dtype_of_results_does_not_depend_on_the_default():
     weight = random_weight(3, 4, 1.0)
-    multiplied = multiplication(plain_matrix(weight, torch.float32, 16, 32, None, False))
+    multiplied = product(plain_matrix(weight, torch.float32, 16, 32, None, False))
     torch.set_default_dtype(torch.float64)
     try:
         assert multiplied(torch.ones(2, 4, dtype=torch.float32)).dtype == torch.float32
@@ -134,11 +134,11 @@ def test_too_large_activations_are_an_error_of_python(level):
     inputs = 2**50
     starts = torch.zeros(2, 2, dtype=torch.int64)
     matrix = Matrix(1, inputs, 1, inputs, 0, 0, None, None, None, None, None, starts.data_ptr())
-    with on(level), pytest.raises(MemoryError, match="activations of 7 rows"):
-        multiplication(matrix)(torch.ones(7, 1))
+    with on(level), pytest.raises(MemoryError, match="multiply 7 rows"):
+        product(matrix)(torch.ones(7, 1))
 
 
 def test_without_the_library_the_reason_is_told():
     matrix = plain_matrix(torch.ones(2, 2), torch.float32, 16, 32, None, False)
     with patch.object(native, "library", return_value=None), pytest.raises(UnsupportedError, match="native format"):
-        multiplication(matrix)
+        product(matrix)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from secateur import InvalidInputError
+from secateur.runtime.chain import Chain
 from secateur.runtime.formats import Geometry
-from secateur.runtime.layers import Chain
 from secateur.runtime.recipe import Recipe, geometry_of, held, inside, layer_weight, open_, pack_, packed_layer
 
 RECIPE = Recipe({"0": "1"}, {"att": True}, {"0": "csr", "2": "grouped"}, {"0": "3"}, "bfloat16")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from ctypes import Structure, byref, c_int, c_int32, c_int64, c_void_p
-from typing import Any, NamedTuple
+from ctypes import Structure, c_int32, c_int64, c_void_p
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-import secateur._native as native
+from secateur._native.products import Product
 
 __all__ = ["GROUP", "Packed", "product"]
 
@@ -32,8 +30,8 @@ class Packed(NamedTuple):
     starts: Tensor
 
 
-def product(packed: Packed, shape: torch.Size, bias: Tensor, relu: bool) -> Callable[[Tensor], Tensor]:
-    """The product of a packed weight, ready to be called with contiguous float32 ``(rows, inputs)``.
+def product(packed: Packed, shape: torch.Size, bias: Tensor, relu: bool) -> Product:
+    """The product of a packed weight.
 
     Args:
         packed: The weight.
@@ -44,17 +42,7 @@ def product(packed: Packed, shape: torch.Size, bias: Tensor, relu: bool) -> Call
     held = (*packed, bias)
     kinds = (packed.values.dtype == torch.bfloat16, packed.columns.dtype == torch.int32, relu)
     weight = _Weight(*(each.data_ptr() for each in held), *shape, len(bias), *kinds)
-    multiply, where, outputs = _multiply(native.library()), byref(weight), shape[0]
-    empty, float32, threads = torch.empty, torch.float32, torch.get_num_threads
-
-    def run(x: Tensor, held: object = held) -> Tensor:
-        rows = x.shape[0]
-        y = empty(rows, outputs, dtype=float32)
-        if multiply(where, x.data_ptr(), y.data_ptr(), rows, threads()):
-            raise MemoryError("no memory to turn the rows of x around in")
-        return y
-
-    return run
+    return Product("blocks_product", weight, shape[0], held)
 
 
 class _Weight(Structure):
@@ -65,10 +53,3 @@ class _Weight(Structure):
         *((name, c_int64) for name in ("outputs", "inputs", "groups")),
         *((name, c_int32) for name in ("is_bfloat16", "is_wide", "relu")),
     )
-
-
-@functools.cache
-def _multiply(library: native.Library | None) -> Any:
-    """The function of the library, without which nobody comes here."""
-    assert library is not None
-    return library.function("blocks_product", [c_void_p, c_void_p, c_void_p, c_int64, c_int], c_int)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from ctypes import c_int, c_int64, c_void_p
-from typing import Any, NamedTuple
+from ctypes import c_int64, c_void_p
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-import secateur._native as native
-from secateur._errors import UnsupportedError
+from secateur._native.products import Product
 
-__all__ = ["MOST_COLUMNS", "MOST_ROWS", "Cells", "Matrix", "function", "matrix_of", "multiplication"]
+__all__ = ["MOST_COLUMNS", "MOST_ROWS", "Cells", "Matrix", "matrix_of", "product"]
 
 MOST_ROWS = 256
 """Greatest number of rows of a panel: they are numbered in one byte."""
@@ -45,7 +43,7 @@ class Cells(NamedTuple):
 class Matrix(ctypes.Structure):
     """``struct columns`` of ``sources/columns.h``, with the tensors that it points into."""
 
-    held: object
+    held: object = None
 
     _fields_ = (
         ("outputs", c_int64),
@@ -91,33 +89,10 @@ def matrix_of(
     return matrix
 
 
-def multiplication(matrix: Matrix) -> Callable[[Tensor], Tensor]:
-    """The function from a contiguous float32 ``(rows, inputs)`` to a new ``(rows, outputs)`` of ``x @ matrix.T``.
-
-    Raises:
-        UnsupportedError: There is no library.
-        MemoryError: The function found no memory for the packed activations.
-    """
-    multiply = function("multiply_columns", (c_void_p, c_void_p, c_void_p, c_int64, c_int))
-    reference, outputs = ctypes.byref(matrix), int(matrix.outputs)
-
-    def multiplied(x: Tensor) -> Tensor:
-        rows = x.shape[0]
-        y = torch.empty((rows, outputs), dtype=torch.float32)
-        if multiply(reference, x.data_ptr(), y.data_ptr(), rows, torch.get_num_threads()):
-            raise MemoryError(f"no memory to pack the activations of {rows} rows")
-        return y
-
-    return multiplied
-
-
-def function(name: str, arguments: Sequence[type]) -> Any:
-    """A function of the library, which returns 0 if it could do its work.
+def product(matrix: Matrix) -> Product:
+    """The product of ``x @ matrix.T``.
 
     Raises:
         UnsupportedError: There is no library.
     """
-    library = native.library()
-    if library is None:
-        raise UnsupportedError("a native format cannot be used here.", found=native.status())
-    return library.function(name, arguments, c_int)
+    return Product("multiply_columns", matrix, int(matrix.outputs), matrix.held)

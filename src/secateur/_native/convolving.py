@@ -9,7 +9,8 @@ from ctypes import c_int, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from secateur._native.columns import Matrix, function
+from secateur._native.columns import Matrix
+from secateur._native.products import function
 
 __all__ = ["Window", "convolution"]
 

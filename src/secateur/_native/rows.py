@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from ctypes import Structure, byref, c_int, c_int32, c_int64, c_void_p
+from ctypes import Structure, c_int32, c_int64, c_void_p
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import secateur._native as native
+from secateur._native.products import Product
 
 __all__ = ["GROUP", "NEIGHBOURS", "Packed", "pack", "product"]
 
@@ -46,7 +46,7 @@ def pack(weight: Tensor, outputs_of: Tensor) -> Packed:
         weight: Contiguous float32 ``(outputs, inputs)``.
         outputs_of: As in `Packed`.
     """
-    packing = _functions(native.library()).pack
+    packing = _packing(native.library())
     groups, inputs = outputs_of.shape[0], weight.shape[1]
     starts = torch.empty(groups + 1, dtype=torch.int64)
     columns = torch.empty(GROUP * (inputs + 1), dtype=torch.int32)
@@ -61,8 +61,8 @@ def pack(weight: Tensor, outputs_of: Tensor) -> Packed:
     return Packed(values, indices, bases, starts, outputs_of)
 
 
-def product(packed: Packed, shape: torch.Size, bias: Tensor, relu: bool) -> Callable[[Tensor], Tensor]:
-    """The product of a packed weight, ready to be called with contiguous float32 ``(rows, inputs)``.
+def product(packed: Packed, shape: torch.Size, bias: Tensor, relu: bool) -> Product:
+    """The product of a packed weight.
 
     Args:
         packed: The weight.
@@ -73,16 +73,7 @@ def product(packed: Packed, shape: torch.Size, bias: Tensor, relu: bool) -> Call
     held = (*packed, bias)
     kinds = (packed.values.dtype == torch.bfloat16, relu)
     weight = _Weight(*(each.data_ptr() for each in held), *shape, len(bias), *kinds)
-    multiply, where, outputs = _functions(native.library()).product, byref(weight), shape[0]
-    empty, float32, threads = torch.empty, torch.float32, torch.get_num_threads
-
-    def run(x: Tensor, held: object = held) -> Tensor:
-        rows = x.shape[0]
-        y = empty(rows, outputs, dtype=float32)
-        multiply(where, x.data_ptr(), y.data_ptr(), rows, threads())
-        return y
-
-    return run
+    return Product("rows_product", weight, shape[0], held)
 
 
 class _Weight(Structure):
@@ -95,18 +86,9 @@ class _Weight(Structure):
     )
 
 
-class _Functions:
-    """The two functions of a library."""
-
-    def __init__(self, library: native.Library) -> None:
-        self.pack: Any = library.function(
-            "rows_pack", [c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]
-        )
-        self.product: Any = library.function("rows_product", [c_void_p, c_void_p, c_void_p, c_int64, c_int])
-
-
 @functools.cache
-def _functions(library: native.Library | None) -> _Functions:
-    """The functions of the library, without which nobody comes here."""
+def _packing(library: native.Library | None) -> Any:
+    """The function of the library, without which nobody comes here."""
     assert library is not None
-    return _Functions(library)
+    pointers = [c_void_p] * 5
+    return library.function("rows_pack", [c_void_p, c_int64, c_void_p, c_int64, *pointers])

@@ -14,7 +14,7 @@ from secateur.runtime import calls
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry, Parts
 from secateur.runtime.formats._format import Bound
 
-__all__ = ["Chain", "SparseConv2d", "SparseLayer", "SparseLinear"]
+__all__ = ["SparseConv2d", "SparseLayer", "SparseLinear", "multiplied"]
 
 _MOST = 1 << 31
 """Strides and such are smaller: the kernels compute with them."""
@@ -179,6 +179,11 @@ class SparseLinear(SparseLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply ``(…, inputs)`` to ``(…, outputs)``."""
+        x = self.admitted(x)
+        return self._op(x) if calls.is_watched(x) else multiplied(x, self.product, self.in_features, self.out_features)
+
+    def admitted(self, x: Tensor) -> Tensor:
+        """An input that the layer can take; otherwise say why it cannot."""
         if (
             x.dtype is not self.dtype
             or not x.is_cpu
@@ -188,19 +193,13 @@ class SparseLinear(SparseLayer):
             or (x.requires_grad and torch.is_grad_enabled())
             or _compat.has_tangent(x)
         ):
-            x = self._admitted(x, self.in_features, -1)
-        if calls.is_watched(x):
-            return self._op(x)
-        rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
-        if self.dtype is not torch.float32:
-            rows = rows.float()
-        if not rows.is_contiguous():
-            rows = rows.contiguous()
-        _refuse_freed(rows)
-        y = (self._product or self._bind())(rows)
-        if self.dtype is not torch.float32:
-            y = y.to(self.dtype)
-        return y if x.dim() == 2 else y.view(*x.shape[:-1], self.out_features)
+            return self._admitted(x, self.in_features, -1)
+        return x
+
+    @property
+    def product(self) -> Bound:
+        """The product of float32 rows, made when it is first asked for."""
+        return self._product or self._bind()
 
     def _op(self, x: Tensor) -> Tensor:
         """The same as an op that a graph can hold."""
@@ -299,15 +298,18 @@ class SparseConv2d(SparseLayer):
         return f"{sizes}, padding={self.padding}, {_described(self)}"
 
 
-class Chain(nn.Sequential):
-    """nn.Sequential that passes over places where nothing is left to do: a call costs as much as a small product."""
-
-    def forward(self, input: Any) -> Any:
-        """Call one part after another."""
-        for module in self._modules.values():
-            if type(module) is not nn.Identity:
-                input = module(input)
-        return input
+def multiplied(x: Tensor, product: Bound, inputs: int, outputs: int) -> Tensor:
+    """The product of ``(…, inputs)``, in its dtype, with rows in any layout."""
+    rows = x if x.dim() == 2 else x.reshape(-1, inputs)
+    if x.dtype is not torch.float32:
+        rows = rows.float()
+    if not rows.is_contiguous():
+        rows = rows.contiguous()
+    _refuse_freed(rows)
+    y = product(rows)
+    if x.dtype is not torch.float32:
+        y = y.to(x.dtype)
+    return y if x.dim() == 2 else y.view(*x.shape[:-1], outputs)
 
 
 def _refuse_freed(x: Tensor) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from secateur._errors import InvalidInputError
 from secateur._names import put_module
 from secateur.runtime.attention import OpenAttention, open_attention_
+from secateur.runtime.chain import Chain
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry
-from secateur.runtime.layers import Chain, SparseConv2d, SparseLayer, SparseLinear
+from secateur.runtime.layers import SparseConv2d, SparseLayer, SparseLinear
 
 __all__ = [
     "CHANNELS_LAST",
@@ -107,9 +108,9 @@ def pack_(holder: nn.Module, recipe: Recipe) -> None:
         put_module(holder, f"model.{path}" if path else "model", packed)
     for path in (recipe.activations[layer] for layer in recipe.packed if layer in recipe.activations):
         put_module(inside(holder), path, nn.Identity().eval())
-        parent = inside(holder).get_submodule(path.rpartition(".")[0])
-        if type(parent) is nn.Sequential:
-            parent.__class__ = Chain
+    for module in list(holder.modules()):
+        if type(module) is nn.Sequential and any(isinstance(part, SparseLinear) for part in module):
+            module.__class__ = Chain
     _unfuse_(holder)
 
 

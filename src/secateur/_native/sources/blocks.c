@@ -236,8 +236,8 @@ static void do_piece(const struct blocks_weight *weight, const float *x, float *
 }
 
 /* y[rows][outputs] = x[rows][inputs] times the weight, plus the bias; 1 if there is no memory for it. */
-EXPORT int NAME(blocks_product)(const struct blocks_weight *weight, const float *x, float *y, int64_t rows,
-                                int threads) {
+EXPORT int NAME(blocks_product)(const void *given, const float *x, float *y, int64_t rows, int threads) {
+    const struct blocks_weight *weight = given;
     threads = threads_for((double)weight->starts[weight->groups] * (0.6 + 0.19 * (double)rows), threads);
     int64_t tiles = (rows + TILE - 1) / TILE, parts = tiles % threads == 0 ? 1 : threads;
     size_t floats = (size_t)(weight->inputs / 16 + 1) * 16 * TILE;

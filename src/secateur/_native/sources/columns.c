@@ -198,7 +198,8 @@ static void multiply_tile(const struct columns *matrix, const float *x, float *y
 }
 
 /* x (rows, inputs) to y (rows, outputs). Not 0: there is no memory for the packed activations. */
-EXPORT int NAME(multiply_columns)(const struct columns *matrix, const float *x, float *y, int64_t rows, int threads) {
+EXPORT int NAME(multiply_columns)(const void *given, const float *x, float *y, int64_t rows, int threads) {
+    const struct columns *matrix = given;
     int64_t panels = parts_of(matrix->outputs, matrix->panel), tiles = parts_of(rows, WIDEST);
     int64_t blocks = parts_of(matrix->inputs, matrix->width), values = matrix->starts[2 * panels * blocks + 1];
     int64_t positions = least(whole(rows, UNIT), WIDEST);

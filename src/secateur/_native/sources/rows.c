@@ -278,13 +278,14 @@ static void all_groups(const struct rows_weight *weight, const struct task *task
         some_groups(weight, task, first, first + NEIGHBOURS < groups ? first + NEIGHBOURS : groups);
 }
 
-/* y[rows][outputs] = x[rows][inputs] times the weight, plus the bias. */
-EXPORT void NAME(rows_product)(const struct rows_weight *weight, const float *x, float *y, int64_t rows, int threads) {
+/* y[rows][outputs] = x[rows][inputs] times the weight, plus the bias. Always 0, for it takes no memory. */
+EXPORT int NAME(rows_product)(const void *given, const float *x, float *y, int64_t rows, int threads) {
+    const struct rows_weight *weight = given;
     int64_t inputs = weight->inputs, outputs = weight->outputs;
     if (inputs >= WINDOW) {
         struct task all = {x, y, inputs, rows, all_finite(x, inputs * rows)};
         all_groups(weight, &all, threads);
-        return;
+        return 0;
     }
     for (int64_t row = 0; row < rows; row += TOGETHER) {
         int64_t count = rows - row < TOGETHER ? rows - row : TOGETHER;
@@ -295,4 +296,5 @@ EXPORT void NAME(rows_product)(const struct rows_weight *weight, const float *x,
         struct task some = {padded[0], y + row * outputs, WINDOW, count, all_finite(padded[0], count * WINDOW)};
         all_groups(weight, &some, threads);
     }
+    return 0;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from secateur._native.columns import multiplication
+from secateur._native.columns import product
 from secateur.runtime.formats import _cells
 from secateur.runtime.formats._format import Bound, LinearFormat, Parts
 
@@ -14,7 +14,7 @@ __all__ = ["CSR"]
 
 def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> Bound:
     """The product: a tile of rows is packed column by column, then each value is multiplied with one packed column."""
-    return multiplication(_cells.matrix(parts, shape, bias, relu))
+    return product(_cells.matrix(parts, shape, bias, relu))
 
 
 CSR = LinearFormat("csr", True, _cells.misfit, _cells.pack, _cells.unpack, _bind, rows=(3, float("inf")))
