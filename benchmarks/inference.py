@@ -6,7 +6,8 @@ to read the model's parameters and buffers once, at the bandwidth measured for s
 weights that are not zero, at the most operations a second measured, whichever is longer, over the time taken.
 
 Weights are random and so are the masks: these are speeds, and say nothing of accuracy. Then models that were shrunk to
-half their width, in multiples of 16: how many times faster they are, beside how many times fewer MACs they need.
+half their width, in multiples of 16: how many times faster they are, beside how many times fewer MACs they need; first as
+they are, then as `compress` makes them (BatchNorm folded, channels last where that is faster).
 
     python benchmarks/inference.py [--models mlp …] [--threads 1 2] [--parts masked shrunk] [--quick]
 """
@@ -142,7 +143,11 @@ def shrinkable(names: list[str]) -> Iterator[tuple[str, nn.Module, Tensor]]:
             model, x = SETTINGS["resnet18"].make(), torch.randn(batch, 3, size, size)
             yield f"ResNet-18, {size} px, batch {batch}", model, x
             last = torch.channels_last
-            yield "  channels last", model.to(memory_format=last), x.contiguous(memory_format=last)
+            yield (
+                f"ResNet-18, {size} px, batch {batch}, channels last",
+                model.to(memory_format=last),
+                x.contiguous(memory_format=last),
+            )
     if "transformer" in names:
         for batch, length in ((1, 1), (1, 16), (1, 128), (8, 128)):
             tokens = torch.randint(1000, (batch, length))
@@ -150,17 +155,30 @@ def shrinkable(names: list[str]) -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 
 def shrink(names: list[str], seconds: float) -> None:
-    """Print how much faster halved models are, by clock and by MACs."""
+    """Print how much faster halved models are, by clock and by MACs: as they are, and with both models compressed."""
     heads = f"{'dense, ms':>12}{'shrunk, ms':>12}{'faster':>9}{'MACs':>9}{'share':>8}"
     print(f"\n{'half of all units, in 16s':{NAMES}}{heads}")
     for name, model, x in shrinkable(names):
         small = copy.deepcopy(model)
         secateur.shrink_(small, x, sparsity=0.5, round_to=16)
-        found = profile({"dense": model, "shrunk": small}, x, seconds=seconds)
-        dense, shrunk = found.rows
-        faster, fewer = found.speed_ups["shrunk"], dense.macs / shrunk.macs
-        times = "".join(f"{row.latency.median:>12.3g}" for row in found.rows if row.latency is not None)
-        print(f"{name:{NAMES}}{times}{faster:>8.2f}x{fewer:>8.2f}x{faster / fewer:>8.2f}", flush=True)
+        dense, shrunk = profile({"dense": model, "shrunk": small}, x, seconds=0.0).rows
+        models = {
+            "dense": model,
+            "shrunk": small,
+            "dense, compress": compress(model, x),
+            "shrunk, compress": compress(small, x),
+        }
+        with torch.no_grad():
+            found = latencies([partial(each, x) for each in models.values()], seconds * len(models))
+        ms = {kind: each.median for kind, each in zip(models, found, strict=True)}
+        for title, before, after in (
+            (name, "dense", "shrunk"),
+            ("  compress: both", "dense, compress", "shrunk, compress"),
+            ("  compress: the shrunk one", "dense", "shrunk, compress"),
+        ):
+            faster, fewer = ms[before] / ms[after], dense.macs / shrunk.macs
+            times = f"{ms[before]:>12.3g}{ms[after]:>12.3g}"
+            print(f"{title:{NAMES}}{times}{faster:>8.2f}x{fewer:>8.2f}x{faster / fewer:>8.2f}", flush=True)
 
 
 def main() -> None:
