@@ -6,8 +6,8 @@ to read the model's parameters and buffers once, at the bandwidth measured for s
 weights that are not zero, at the most operations a second measured, whichever is longer, over the time taken.
 
 Weights are random and so are the masks: these are speeds, and say nothing of accuracy. Then models that were shrunk to
-half their width, in multiples of 16: how many times faster they are, beside how many times fewer MACs they need; first as
-they are, then as `compress` makes them (BatchNorm folded, channels last where that is faster).
+half their width, in multiples of 16: how many times faster they are, beside how many times fewer MACs they need: as
+they are, and as `compress` makes them (BatchNorm folded, channels last where that is faster).
 
     python benchmarks/inference.py [--models mlp …] [--threads 1 2] [--parts masked shrunk] [--quick]
 """
