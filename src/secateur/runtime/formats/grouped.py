@@ -63,17 +63,34 @@ def _unpack(parts: Parts, shape: torch.Size) -> Tensor:
 def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> Bound:
     """The product: one batched product for few rows and groups of one shape, one product a group otherwise."""
     columns, values = _groups(parts)
-    is_even = len({value.shape for value in values}) == 1
-    index, stacked = (torch.stack(columns), torch.stack(values).mT.contiguous()) if is_even else (None, None)
+    by_group = _product_of_each(columns, values, bias, relu)
+    if len({value.shape for value in values}) > 1:
+        return by_group
+    at_once = _product_of_all(torch.stack(columns), torch.stack(values), bias, relu)
+    return lambda x: at_once(x) if len(x) <= _FEW_ROWS else by_group(x)
+
+
+def _product_of_each(columns: list[Tensor], values: list[Tensor], bias: Tensor | None, relu: bool) -> Bound:
+    """One product a group."""
     biases = [None] * len(values) if bias is None else list(bias.split([len(value) for value in values]))
 
     def product(x: Tensor) -> Tensor:
-        if index is not None and stacked is not None and len(x) <= _FEW_ROWS:
-            y = torch.bmm(x[:, index].transpose(0, 1), stacked).transpose(0, 1).reshape(len(x), shape[0])
-            y = y if bias is None else y.add_(bias)
-        else:
-            groups = zip(columns, values, biases, strict=True)
-            y = torch.cat([functional.linear(x.index_select(1, own), value, b) for own, value, b in groups], 1)
+        groups = zip(columns, values, biases, strict=True)
+        y = torch.cat([functional.linear(x.index_select(1, own), value, b) for own, value, b in groups], 1)
+        return y.relu_() if relu else y
+
+    return product
+
+
+def _product_of_all(columns: Tensor, values: Tensor, bias: Tensor | None, relu: bool) -> Bound:
+    """One batched product of all groups, which have one shape: as few ops as can be, each costs as much as it does."""
+    groups, size, width = values.shape
+    taken, stacked = columns.flatten(), values.mT.contiguous()
+    start = (torch.zeros(groups * size) if bias is None else bias).view(groups, 1, size)
+
+    def product(x: Tensor) -> Tensor:
+        inputs = x.index_select(1, taken).view(len(x), groups, width).transpose(0, 1)
+        y = torch.baddbmm(start, inputs, stacked).transpose(0, 1).reshape(len(x), groups * size)
         return y.relu_() if relu else y
 
     return product
