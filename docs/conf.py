@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterator
 from importlib.metadata import version as version_of
 from types import ModuleType
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.logging import getLogger
+
+import secateur
 
 project = "secateur"
 author = "The secateur developers"
@@ -37,6 +42,9 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Changes", "Keeps"]
 
+ADAPTERS = ("lightning", "transformers", "accelerate")
+"""The public modules of ``secateur.integrations``, each imported by its own name."""
+
 
 def constant_docs(module: ModuleType, name: str) -> list[str]:
     """Find the docstring below a constant's definition, wherever in the package that is."""
@@ -57,7 +65,13 @@ def description(module: ModuleType, name: str) -> list[str]:
         return [f".. autoclass:: {dotted}", "   :members:", "   :show-inheritance:", ""]
     if inspect.isroutine(value):
         return [f".. autofunction:: {dotted}", ""]
-    return [f".. py:data:: {dotted}", "", *(f"   {line}" for line in constant_docs(module, name)), ""]
+    return [
+        f".. py:data:: {name}",
+        f"   :module: {module.__name__}",
+        "",
+        *(f"   {line}" for line in constant_docs(module, name)),
+        "",
+    ]
 
 
 class PublicNames(SphinxDirective):
@@ -67,13 +81,31 @@ class PublicNames(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         module = importlib.import_module(self.arguments[0])
-        top = importlib.import_module("secateur")
-        elsewhere = set() if module is top else set(top.__all__)
+        elsewhere = set() if module is secateur else set(secateur.__all__)
         lines = [f".. automodule:: {module.__name__}", "   :no-members:", ""]
         for name in module.__all__:
             lines += [] if name in elsewhere else description(module, name)
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+def public_names() -> Iterator[str]:
+    """Yield every name in the ``__all__`` of every module that is there to be imported."""
+    parts = [part.name for part in pkgutil.iter_modules(secateur.__path__) if part.name != "cli"]
+    parts = [name for name in parts if not name.startswith("_")] + [f"integrations.{name}" for name in ADAPTERS]
+    yield from (f"secateur.{name}" for name in secateur.__all__)
+    for part in parts:
+        names = importlib.import_module(f"secateur.{part}").__all__
+        yield from (f"secateur.{part}.{name}" for name in names if name not in secateur.__all__)
+
+
+def refuse_missing(app: Sphinx, environment: BuildEnvironment) -> None:
+    """Warn, which ends a build with ``-W``, of public names that are on no page."""
+    there = environment.domains["py"].data["objects"]
+    missing = [name for name in public_names() if name not in there]
+    if missing:
+        getLogger(__name__).warning("public names that api.md does not have: %s", ", ".join(missing))
+
+
 def setup(app: Sphinx) -> None:
     app.add_directive("public-names", PublicNames)
+    app.connect("env-check-consistency", refuse_missing)

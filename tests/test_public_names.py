@@ -21,6 +21,9 @@ API = ROOT / "docs" / "api.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_FOR_IMPORT = {"cli"}
 
+IN_TABLES = "allocation|dst|interchange|patterns|schedules|scores|shrink|tickets"
+"""Modules that tables name without their package."""
+
 PARTS = [
     f"secateur.{part.name}"
     for part in pkgutil.iter_modules(secateur.__path__)
@@ -85,6 +88,8 @@ def missing_names(page: str) -> list[str]:
     dotted = re.findall(r"(?<![\w./-])secateur(?:\.[A-Za-z_]\w*)+", page)
     froms = re.findall(r"^from (secateur[\w.]*) import ([\w, ]+)$", page, re.MULTILINE)
     dotted += [f"{module}.{name.split()[0]}" for module, names in froms for name in names.split(",")]
+    rows = "\n".join(line for line in page.splitlines() if line.startswith("|"))
+    dotted += [f"secateur.{name}" for name in re.findall(rf"(?<![\w./-])(?:{IN_TABLES})\.[A-Za-z_]\w*", rows)]
     return sorted({name for name in dotted if not is_there(name)})
 
 
@@ -100,6 +105,13 @@ def test_public_names_have_docstrings(name: str) -> None:
 
 def test_docs_list_every_public_part_once() -> None:
     assert sorted(listed_modules(API.read_text(encoding="utf-8"))) == sorted(["secateur", *PARTS])
+
+
+def test_docs_list_the_class_of_every_trainer() -> None:
+    files = (Path(secateur.__file__).parent / "integrations").glob("*.py")
+    adapters = [file.stem for file in files if '__all__ = ["Pruning"]' in file.read_text(encoding="utf-8")]
+    listed = re.findall(r"^\.\. autoclass:: secateur\.integrations\.(\w+)\.Pruning$", API.read_text("utf-8"), re.M)
+    assert sorted(listed) == sorted(adapters) != []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -136,7 +148,16 @@ def test_missing_names_are_found() -> None:
     page = """
 `secateur.no_such_verb_` and `secateur._errors.SecateurError`, see docs/secateur.html and `make demo`.
 
+| there | here |
+| --- | --- |
+| `lamp` | `scores.lamp`, `shrink.no_such_score`, and of torch `torch.optim.scores.x` |
+
 from secateur import _names, nothing
 from secateur._errors import ShapeError, NoError as Other
 """
-    assert missing_names(page) == ["secateur._errors.NoError", "secateur.no_such_verb_", "secateur.nothing"]
+    assert missing_names(page) == [
+        "secateur._errors.NoError",
+        "secateur.no_such_verb_",
+        "secateur.nothing",
+        "secateur.shrink.no_such_score",
+    ]

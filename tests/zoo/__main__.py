@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,8 @@ def main() -> None:
 def _how() -> str:
     """Where and with what the results were made."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
-    return (
-        f"Made with `make coverage`: {platform.machine()}, Python {platform.python_version()}, {versions}, one thread."
-    )
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    return f"Made on {date.today()} with `make coverage`: {machine}, {versions}, one thread."
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def draw(coupling: Coupling, path: str | PathLike[str] | None = None) -> str:
         *(_group(line, page) for line in lines),
         *_legend(page),
     ]
-    width, height = page.width, page.bottom + _ROW * (2 + len(reasons))
+    width, height = page.width, page.bottom + _ROW * (1 + len(_legend_lines(reasons)))
     svg = "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
@@ -161,9 +161,9 @@ def _label(group: Group) -> str:
 
 def _legend_lines(reasons: Sequence[str]) -> list[str]:
     """What the signs mean, and why dims are kept."""
-    signs = "● in dim 0 (outputs)   ○ in another dim (inputs)"
-    kept = "   a, b, …  dims kept whole, because:" if reasons else ""
-    return [signs + kept, *(f"{_letter(number)}  {why}" for number, why in enumerate(reasons))]
+    signs = ["● in dim 0 (outputs)   ○ in another dim (inputs)"]
+    signs += ["a, b, …  dims kept whole, because:"] if reasons else []
+    return [*signs, *(f"{_letter(number)}  {why}" for number, why in enumerate(reasons))]
 
 
 def _title(coupling: Coupling) -> str:
