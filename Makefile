@@ -17,10 +17,10 @@ SOURCES := $(KERNELS)/compiling.py $(wildcard $(KERNELS)/sources/*)
 # A library that checks every access to memory, and the tests that run kernels.
 SANITIZED := build/sanitized.so
 KERNEL_TESTS := $(filter-out %/test_building.py %/test_compiling.py %/test_loading.py,$(wildcard tests/native/test_*.py))
-BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+BENCHMARKS := $(sort $(filter-out benchmarks/_% benchmarks/write_page.py,$(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sanitize lint types docs bench coverage format clean
+.PHONY: help demo test sanitize lint types docs dist bench coverage format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -28,8 +28,9 @@ help:
 	@echo 'make test    style, types, tests and doctests'
 	@echo 'make sanitize  tests of the kernels with every access to memory checked (gcc)'
 	@echo 'make docs    the documentation, into build/docs'
+	@echo 'make dist    sdist and wheel, into dist, looked at and installed with and without a compiler'
 	@echo 'make bench   the figures of docs/benchmarks.md, on this machine'
-	@echo 'make coverage  docs/coverage.md: 470 models of other libraries, about an hour'
+	@echo 'make coverage  docs/coverage.md: 471 models of other libraries, about an hour'
 	@echo 'make lint, make types, make format, make clean'
 
 # One stamp for each extra of pyproject.toml. A .venv made by hand has no stamp, so pip looks at it once and finds what
@@ -37,18 +38,18 @@ help:
 $(VENV)/.stamp-%: pyproject.toml constraints.txt $(BIN)/python
 	@$(BIN)/python -c '$(PYTHON_CHECK)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
-	@touch $@
+	@touch $@ $(VENV)/.kernels
 
 $(BIN)/python:
 	@$(PYTHON) -c '$(PYTHON_CHECK)'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# The install has compiled them already; this is for sources that changed since.
+# An install compiles them; this is for sources that changed since.
 $(VENV)/.kernels: $(SOURCES) | $(BIN)/python
 	@$(BIN)/python $(KERNELS)/compiling.py || true
 	@touch $@
 
-demo: $(VENV)/.stamp-demo
+demo: $(VENV)/.stamp-demo $(VENV)/.kernels
 	$(BIN)/secateur demo
 
 lint: $(VENV)/.stamp-test
@@ -78,7 +79,13 @@ docs: $(VENV)/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -E -q -b html docs build/docs
 	@echo 'the documentation is in build/docs/index.html'
 
-bench: $(VENV)/.stamp-bench
+# The wheel is made from the sdist. Tests install both where only their requirements are, without the network.
+dist: $(VENV)/.stamp-test
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m release tests/release
+
+bench: $(VENV)/.stamp-bench $(VENV)/.kernels
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(ONE_THREAD) $(BIN)/python "$$script"; done
 
 coverage: $(VENV)/.stamp-test
@@ -90,5 +97,5 @@ format: $(VENV)/.stamp-test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist $(KERNELS)/kernels.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

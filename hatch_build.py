@@ -17,10 +17,10 @@ class KernelsHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and name what was compiled among the files of the wheel, which then fits this platform only."""
         compiling = _compiling(Path(self.root))
-        compiling.LIBRARY.unlink(missing_ok=True)
         try:
             compiling.compile_library()
         except compiling.CompileError as error:
+            compiling.LIBRARY.unlink(missing_ok=True)  # what an earlier build has left is of other sources
             why = textwrap.shorten(str(error), 300)
             self.app.display_warning(f"secateur: kernels not compiled, everything will run in pure torch: {why}")
             return

@@ -1,12 +1,18 @@
-"""Imports point one way: a part of the package knows the parts below it, never its siblings or those above."""
+"""Imports point one way, from a part of the package to the parts below it; and only what is needed is imported."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 PACKAGE = Path(__file__).parents[1] / "src" / "secateur"
 
@@ -131,3 +137,87 @@ def test_upward_import_is_found(module: str, text: str) -> None:
 )
 def test_downward_import_is_allowed(module: str, text: str) -> None:
     assert upward_imports(text, module, is_package=module == "secateur") == []
+
+
+IMPORT_NAMES = {"scikit-learn": "sklearn", "pytest-xdist": "xdist"}
+"""Where it is not the name of the distribution with ``_`` for ``-``."""
+
+HEAVY = {
+    *("networkx", "rich", "scipy", "sympy", "triton"),
+    *("torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.onnx"),
+}
+"""What is always there, takes long to import, and is needed by programs or by some functions only."""
+
+NEEDED = {
+    "secateur.cli": ["rich"],
+    "secateur.integrations.accelerate": ["accelerate"],
+    "secateur.integrations.lightning": ["lightning"],
+    "secateur.integrations.transformers": ["transformers"],
+}
+"""Modules that are of use only together with what they import."""
+
+WATCH = """
+import importlib, importlib.abc, importlib.machinery, json, sys, types
+import torch  # what it imports by itself costs nothing more
+
+class StandIn(types.ModuleType):
+    __path__ = []
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+class Watch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if names := {one for one in unwanted if f"{name}.".startswith(f"{one}.")}:
+            found.setdefault(importer(sys._getframe()), set()).update(names)
+            return importlib.machinery.ModuleSpec(name, self)
+    def create_module(self, spec):
+        return StandIn(spec.name)
+    def exec_module(self, module):
+        pass
+
+def importer(frame):  # the module of secateur that is being run
+    while frame.f_code.co_name != "<module>" or not f"{frame.f_globals['__name__']}.".startswith("secateur."):
+        frame = frame.f_back
+    return frame.f_globals["__name__"]
+
+modules, unwanted = map(json.loads, sys.argv[1:])
+sys.meta_path.insert(0, Watch())
+found = {}
+for module in modules:
+    importlib.import_module(module)
+    for name in [name for name, one in sys.modules.items() if isinstance(one, StandIn)]:
+        del sys.modules[name]
+print(json.dumps({module: sorted(names) for module, names in found.items()}))
+"""
+"""Imports modules of secateur, and prints which of them ask for which of some others, that are not really imported."""
+
+
+def optional() -> Iterator[str]:
+    """What the extras of secateur bring."""
+    project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for lines in project["optional-dependencies"].values():
+        names = {Requirement(line).name for line in lines} - {project["name"]}
+        yield from (IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names)
+
+
+def needed(module: str) -> list[str]:
+    """What a module, or the package that it belongs to, is listed with."""
+    return next((names for prefix, names in NEEDED.items() if f"{module}.".startswith(f"{prefix}.")), [])
+
+
+def test_no_module_imports_what_is_optional_or_slow_before_it_is_used() -> None:
+    modules = [module_of(path) for path in SOURCES if path.name != "__main__.py"]
+    unwanted = sorted({*optional(), *HEAVY})
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, json.dumps(modules), json.dumps(unwanted)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {module: names for module, names in found.items() if names != needed(module)} == {}
+    assert {name for names in NEEDED.values() for name in names} == {name for names in found.values() for name in names}

@@ -1,8 +1,9 @@
-"""The hook that compiles the kernels when the package is built, without hatchling, which only a build has."""
+"""The hook that compiles the kernels when the package is built, without a build around it."""
 
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -51,6 +52,34 @@ def test_wheel_has_the_library_and_fits_this_platform(tree: Path, monkeypatch: p
     assert data["tag"].startswith("py3-none-")
     assert data["tag"] != "py3-none-any"
     assert warnings == []
+
+
+def compile_with(script: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the compiler called by a shell script that does something else before."""
+    script.write_text(f'#!/bin/sh\n{line}\nexec {shlex.join(compiling.compiler())} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+
+
+def test_wheel_runs_on_every_processor_of_its_kind(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tree / "src" / "secateur" / "_native" / "sources" / "kernel.c"
+    source.write_text('#include "secateur.h"\nEXPORT int NAME(one)(void) { return 1; }\n')
+    compile_with(tree / "compiler", f'echo "$@" >> {tree}/calls', monkeypatch)
+    _, warnings = build(tree, monkeypatch)
+    assert warnings == []
+    calls = [line.split() for line in (tree / "calls").read_text().splitlines()]
+    portable = [words for words in calls if "-DLEVEL=portable" in words]
+    assert {Path(words[words.index("-c") + 1]).name for words in portable} == {"level.c", "kernel.c"}
+    assert not [word for words in portable for word in words if word.startswith("-m")]
+    assert not [word for words in calls for word in words if "native" in word and word.startswith("-m")]
+
+
+def test_library_of_before_stays_until_the_new_one_is_made(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tree / "src" / "secateur" / "_native" / "kernels.so"
+    compile_with(tree / "compiler", f"test -e {library} || exit 1", monkeypatch)
+    data, _ = build(tree, monkeypatch)
+    assert data["artifacts"]
+    assert library.read_bytes() != b"old"
 
 
 @pytest.mark.parametrize("command", ["false", "'' -O2"])
