@@ -1,8 +1,7 @@
 """What a whole training step costs with optimizers that step kept weights only, as a ratio to the dense fused step.
 
 Models, sparsity and protocol are those of `benchmarks/masks.py`: every variant is stepped in turn in one process,
-process CPU time, medians. One variant leaves out what masks do to gradients as they arrive (clipping would see masked
-entries then).
+process CPU time, medians. Two variants leave gradients of masked weights as they arrive (``mask_gradients=False``).
 
     python benchmarks/sparse_optimizers.py [--models mlp transformer resnet] [--rounds 40] [--threads 1]
 """
@@ -13,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from masks import MODELS, SPARSITY
@@ -37,19 +37,10 @@ def masked_adamw(model: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
-def sparse_adamw(model: nn.Module) -> torch.optim.Optimizer:
+def sparse_adamw(model: nn.Module, *, mask_gradients: bool = True) -> torch.optim.Optimizer:
     """Masks, and the optimizer of kept weights."""
-    optimizer = SparseAdamW(model.parameters(), **ADAMW)
+    optimizer = SparseAdamW(model.parameters(), mask_gradients=mask_gradients, **ADAMW)
     secateur.prune_(model, optimizer, sparsity=SPARSITY)
-    return optimizer
-
-
-def sparse_adamw_alone(model: nn.Module) -> torch.optim.Optimizer:
-    """The same without masked gradients."""
-    optimizer = sparse_adamw(model)
-    for parameter in model.parameters():
-        if parameter._post_accumulate_grad_hooks:
-            parameter._post_accumulate_grad_hooks.clear()
     return optimizer
 
 
@@ -58,9 +49,9 @@ def dense_sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), fused=True, **SGD)
 
 
-def sparse_sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sparse_sgd(model: nn.Module, *, mask_gradients: bool = True) -> torch.optim.Optimizer:
     """Momentum of kept weights."""
-    optimizer = SparseSGD(model.parameters(), **SGD)
+    optimizer = SparseSGD(model.parameters(), mask_gradients=mask_gradients, **SGD)
     secateur.prune_(model, optimizer, sparsity=SPARSITY)
     return optimizer
 
@@ -69,9 +60,10 @@ VARIANTS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "AdamW(fused=True), dense": dense_adamw,
     "AdamW(fused=True), masked": masked_adamw,
     "SparseAdamW": sparse_adamw,
-    "SparseAdamW, gradients not masked": sparse_adamw_alone,
+    "SparseAdamW, gradients left": partial(sparse_adamw, mask_gradients=False),
     "SGD(fused=True), dense": dense_sgd,
     "SparseSGD": sparse_sgd,
+    "SparseSGD, gradients left": partial(sparse_sgd, mask_gradients=False),
 }
 
 

@@ -15,7 +15,7 @@ from secateur._native.compiling import LIBRARY
 
 __all__ = ["INTERFACE", "LEVELS", "Library", "library", "status"]
 
-INTERFACE = 2
+INTERFACE = 3
 """What `secateur_interface` of ``sources/level.c`` must return."""
 
 LEVELS = ("portable", "avx2", "avx512")

@@ -1,6 +1,6 @@
 """Steps of AdamW and SGD over kept weights (``sources/stepping.c``).
 
-Whether that can be done to a tensor is asked first (`can_step`, `can_move`).
+Whether that can be done to a tensor is asked first (`can_step`, `can_move`). What is passed then must fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Job", "can_move", "can_step", "move_state", "step_adamw", "step_sgd"
 
 _PLAIN = (Tensor, nn.Parameter)
 
-_nine = struct.Struct("9q").pack
+_ten = struct.Struct("10q").pack
 
 
 class Job(NamedTuple):
@@ -29,43 +29,51 @@ class Job(NamedTuple):
 
     Args:
         weights: float32, contiguous; its masked entries become 0.
-        gradients: The same shape, contiguous; only kept entries are read.
-        bits: Packed mask, row by row.
-        step: Number of this step, from 1.
+        gradients: The same shape, contiguous; what masked entries hold has no influence.
+        bits: Packed mask, row by row; None if all weights are kept.
         states: Compact state: AdamW's two moments, or three with amsgrad; SGD's momentum, or none.
-        num_kept: Kept weights: the length of each state.
+        num_kept: Kept weights: the number of entries of each state.
+        steps: AdamW's count of the steps before this one, float32, which is raised by 1; SGD has none.
+        begins: SGD's momentum begins with the gradient.
     """
 
     weights: Tensor
     gradients: Tensor
-    bits: Tensor
-    step: int
+    bits: Tensor | None
     states: tuple[Tensor, ...]
     num_kept: int
+    steps: Tensor | None = None
+    begins: bool = False
 
     def row(self) -> bytes:
         """What the kernels take."""
         states = [state.data_ptr() for state in self.states]
-        return _nine(
+        return _ten(
             self.weights.data_ptr(),
             self.gradients.data_ptr(),
-            self.bits.data_ptr(),
+            0 if self.bits is None else self.bits.data_ptr(),
             self.weights.numel(),
             self.num_kept,
             *states,
             *[0] * (3 - len(states)),
-            self.step,
+            0 if self.steps is None else self.steps.data_ptr(),
+            self.begins,
         )
 
+    def changed(self) -> list[Tensor]:
+        """What a step writes to."""
+        return [self.weights, *self.states] if self.steps is None else [self.weights, *self.states, self.steps]
 
-def can_step(weights: Tensor, gradients: Tensor, bits: Tensor) -> bool:
-    """Whether there is a library, and it steps such tensors."""
+
+def can_step(weights: Tensor, gradients: Tensor, bits: Tensor | None, states: Sequence[Tensor] = ()) -> bool:
+    """Whether there is a library, and it steps such tensors; how long states are is seen when it does."""
     return (
         native.library() is not None
-        and weights.dtype == gradients.dtype == torch.float32
         and weights.shape == gradients.shape
-        and bits.is_cpu
-        and all(type(t) in _PLAIN and t.is_cpu and t.is_contiguous() for t in (weights, gradients))
+        and (bits is None or bits.is_cpu)
+        and type(weights) in _PLAIN
+        and type(gradients) in _PLAIN
+        and all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in (weights, gradients, *states))
     )
 
 
@@ -75,8 +83,7 @@ def step_adamw(
     """Step tensors as ``torch.optim.AdamW(fused=True)`` steps them, kept weights only.
 
     Raises:
-        ValueError: State of a tensor is not as long as its mask keeps weights, or not float32 on the CPU. No tensor is
-            changed then.
+        ValueError: State of a tensor is not as long as its mask keeps weights. No tensor is changed then.
     """
     _step("adamw", jobs, [*betas, lr, eps, weight_decay, -1.0 if maximize else 1.0])
 
@@ -91,7 +98,7 @@ def step_sgd(
     nesterov: bool,
     maximize: bool,
 ) -> None:
-    """Step tensors as ``torch.optim.SGD(fused=True)`` steps them; momentum begins with the gradient at step 1.
+    """Step tensors as ``torch.optim.SGD(fused=True)`` steps them, kept weights only.
 
     Raises:
         ValueError: As for `step_adamw`.
@@ -144,13 +151,10 @@ def _kernels(library: native.Library | None) -> _Kernels:
 def _step(name: str, jobs: Sequence[Job], options: Sequence[float]) -> None:
     """Call one of the two kernels, and have autograd see that tensors have changed."""
     for job in jobs:
-        for state in job.states:
-            if state.shape != (job.num_kept,) or not state.is_contiguous():
-                raise ValueError(f"state of {[*map(len, job.states)]} entries, for {job.num_kept} kept weights")
-            if state.dtype != torch.float32 or not state.is_cpu:
-                raise ValueError(f"state is {state.dtype} on {state.device}, not torch.float32 on the CPU")
+        if any(state.numel() != job.num_kept for state in job.states):
+            raise ValueError(f"state of {[s.numel() for s in job.states]} entries, for {job.num_kept} kept weights")
     rows, numbers = b"".join([job.row() for job in jobs]), struct.pack(f"{len(options)}d", *options)
     done = getattr(_kernels(native.library()), name)(rows, len(jobs), numbers, torch.get_num_threads())
     if done != len(jobs):
         raise ValueError(f"the mask keeps another number of weights than {jobs[done].num_kept}")
-    increment_version([tensor for job in jobs for tensor in (job.weights, *job.states)])
+    increment_version([tensor for job in jobs for tensor in job.changed()])

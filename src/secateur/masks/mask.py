@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from secateur._errors import ShapeError, UnsupportedError
 from secateur.masks import registry
+from secateur.masks.arrival import hook_gradient
 from secateur.masks.bits import Bits, clear_all_
 from secateur.masks.capture import Capture
 from secateur.masks.listening import Listener
@@ -50,6 +52,8 @@ class Mask:
         is_enforced: Whether it is held around every step; False while a listener does so in its own way.
         listener: Who is called around the steps of whichever optimizer holds the parameter; None if nobody is.
         capture: Takes in the dense gradient as it arrives, while there is one; None at most times.
+        reader: The optimizer that wants gradients left as they arrive, since it looks at kept entries only; None if
+            there is no such, as at most times. It ends when another optimizer steps.
     """
 
     def __init__(self, parameter: nn.Parameter, bits: Bits) -> None:
@@ -65,10 +69,11 @@ class Mask:
         self.salvage: Tensor | None = None
         self.listener: Listener | None = None
         self.capture: Capture | None = None
+        self.reader: weakref.ref[Optimizer] | None = None
         self._renew()
         self._window, self._looked = 0, False
         registry.enter(parameter, self)
-        self._hook = _hook_gradient(parameter, weakref.ref(self))
+        self._hook = hook_gradient(parameter, weakref.WeakMethod(self.receive_grad_))
 
     def _renew(self) -> None:
         """Take nothing for granted any more: the mask is another one."""
@@ -82,7 +87,7 @@ class Mask:
         if parameter is not None:
             registry.lift(parameter, self)
         self.is_active = False
-        self.salvage = self.listener = self.capture = None
+        self.salvage = self.listener = self.capture = self.reader = None
         if self._hook is not None:
             self._hook.remove()
         if parameter is not None:
@@ -162,7 +167,8 @@ class Mask:
 
     def receive_grad_(self) -> None:
         """A backward pass has added to the gradient: zero it for masked weights, after it is kept aside if wanted."""
-        if not self.is_enforced:
+        is_left = self.capture is None and self.reader is not None and self.reader() is not None
+        if is_left or not self.is_enforced:
             return
         gradient = self.parameter.grad
         if self.capture is not None and gradient is not None:
@@ -190,6 +196,7 @@ class Mask:
 
     def prepare_step(self) -> None:
         """Before an optimizer changes the weights: what has been written to since it was masked is masked again."""
+        self.reader = None
         parameter, gradient = self.parameter, self.parameter.grad
         clear = self._window_is_clear(parameter, gradient)
         if not (clear and self.is_untouched()):
@@ -280,7 +287,8 @@ class Mask:
             self._bind(state["parameter"])
         else:
             self.is_active, self._parameter = state["is_active"], _nothing
-            self.salvage, self.is_enforced, self.listener, self.capture = None, True, None, None
+            self.salvage = self.listener = self.capture = self.reader = None
+            self.is_enforced = True
             self._renew()
 
 
@@ -293,24 +301,6 @@ def clear_weights_(masks: Sequence[Mask]) -> None:
 
 def _nothing() -> None:
     """A weak reference to nothing."""
-
-
-def _hook_gradient(parameter: nn.Parameter, mask: weakref.ref[Mask]) -> Any:
-    """Have gradients masked as they arrive; a frozen parameter, too, since it may be unfrozen later."""
-    if not parameter.is_leaf or not (parameter.is_floating_point() or parameter.is_complex()):
-        return None
-
-    def clear_gradient(_: Tensor) -> None:
-        living = mask()
-        if living is not None:
-            living.receive_grad_()
-
-    wanted = parameter.requires_grad
-    hook = torch.compiler.disable(clear_gradient, reason="masks are held outside the graph")
-    try:
-        return parameter.requires_grad_(True).register_post_accumulate_grad_hook(hook)
-    finally:
-        parameter.requires_grad_(wanted)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

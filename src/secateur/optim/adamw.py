@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from secateur._native import stepping
-from secateur._native.stepping import Job
 from secateur.optim.checking import check_options
-from secateur.optim.members import Masked, Members, Whole, can_fuse
+from secateur.optim.members import Masked, Whole, can_fuse
 from secateur.optim.optimizer import SparseOptimizer
 
 __all__ = ["SparseAdamW"]
@@ -44,6 +43,8 @@ class SparseAdamW(SparseOptimizer):
         weight_decay: λ.
         amsgrad: Divide by the largest second moment so far.
         maximize: Step along the gradient, not against it.
+        mask_gradients: Set gradients of masked weights to zero as they arrive, for whoever else looks at them. False
+            makes training faster; gradients are then as backward passes leave them, unless `mask_gradients_` is called.
         foreach: Not supported, and here to be refused clearly; so are the other three.
         capturable: Not supported.
         differentiable: Not supported.
@@ -78,6 +79,7 @@ class SparseAdamW(SparseOptimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        mask_gradients: bool = True,
         foreach: bool | None = None,
         capturable: bool = False,
         differentiable: bool = False,
@@ -88,26 +90,16 @@ class SparseAdamW(SparseOptimizer):
         alike = torch.optim.AdamW(
             [nn.Parameter(torch.empty(0))], lr, betas, eps, weight_decay, amsgrad, maximize=maximize
         )
-        super().__init__(params, alike.defaults)
+        super().__init__(params, alike.defaults, mask_gradients=mask_gradients)
 
-    def _step_group(self, group: dict[str, Any], members: Members) -> None:
-        """Step what the kernels take, then all the rest with torch, in one call each."""
-        jobs: list[Job] = []
-        rest: list[Masked] = []
-        for each in members.masked:
+    def _step_natively(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
+        jobs = []
+        for each in members:
             state = self._begun(each, group)
-            if stepping.can_step(each.parameter, each.gradient, each.kept.bits):
-                state["step"] += 1
-                jobs.append(_job(each, state, amsgrad=group["amsgrad"]))
-            else:
-                rest.append(each)
-        if jobs:
-            stepping.step_adamw(jobs, lr=float(group["lr"]), betas=group["betas"], **_options(group))
-        if members.whole or rest:
-            self._step_with_torch(group, [*members.whole, *rest])
+            jobs.append(each.job(tuple([state[name] for name in self._names(group)]), state["step"]))
+        stepping.step_adamw(jobs, lr=float(group["lr"]), betas=group["betas"], **_options(group))
 
     def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
-        """Step whole parameters, and kept weights as parameters of their own."""
         states = [self._begun(each, group) for each in members]
         weights = [each.take(each.parameter) for each in members]
         adamw(
@@ -131,18 +123,15 @@ class SparseAdamW(SparseOptimizer):
         """A parameter's state, which is made at its first step."""
         state: dict[str, Any] = self.state[each.parameter]
         if "step" not in state:
-            names = self._per_weight if group["amsgrad"] else self._per_weight[:2]
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
-            state.update(each.begin({name: each.empty().zero_() for name in names}))
+            state.update(each.begin({name: each.empty().zero_() for name in self._names(group)}))
         return state
+
+    def _names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The moments that a group's parameters have."""
+        return self._per_weight if group["amsgrad"] else self._per_weight[:2]
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     """Options that kernels and torch take alike."""
     return {name: group[name] for name in ("eps", "weight_decay", "maximize")}
-
-
-def _job(each: Masked, state: dict[str, Any], *, amsgrad: bool) -> Job:
-    """One parameter for the kernel."""
-    moments = (state["exp_avg"], state["exp_avg_sq"], *([state["max_exp_avg_sq"]] if amsgrad else []))
-    return Job(each.parameter, each.gradient, each.kept.bits, int(state["step"]), moments, each.kept.num_kept)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from secateur._native.stepping import Job
 from secateur.masks.mask import Mask
 from secateur.masks.packing import count_kept
 from secateur.optim.places import place_, take
@@ -46,6 +47,14 @@ class Whole(NamedTuple):
     parameter: nn.Parameter
     gradient: Tensor
 
+    @property
+    def bits(self) -> None:
+        """There is no mask."""
+
+    def job(self, states: tuple[Tensor, ...], steps: Tensor | None = None, *, begins: bool = False) -> Job:
+        """What the kernels take."""
+        return Job(self.parameter, self.gradient, None, states, self.parameter.numel(), steps, begins)
+
     def take(self, tensor: Tensor) -> Tensor:
         """What is stepped of the parameter, or belongs to it in its gradient: the tensor itself."""
         return tensor
@@ -72,6 +81,15 @@ class Masked(NamedTuple):
     parameter: nn.Parameter
     gradient: Tensor
     kept: Kept
+
+    @property
+    def bits(self) -> Tensor:
+        """The mask."""
+        return self.kept.bits
+
+    def job(self, states: tuple[Tensor, ...], steps: Tensor | None = None, *, begins: bool = False) -> Job:
+        """What the kernels take."""
+        return Job(self.parameter, self.gradient, self.kept.bits, states, self.kept.num_kept, steps, begins)
 
     def take(self, tensor: Tensor) -> Tensor:
         """What is stepped of the parameter, or belongs to it in its gradient: a copy."""

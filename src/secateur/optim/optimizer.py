@@ -9,9 +9,10 @@ loaded stays dense until then, since the masks that belong to it may be loaded a
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from secateur._compat import uncompiled
+from secateur._native import stepping
 from secateur.masks import registry
+from secateur.masks.mask import Mask
 from secateur.optim.checking import (
     FIXED,
     check_gradient,
@@ -46,8 +49,10 @@ class SparseOptimizer(Optimizer):
 
     enforces_masks = True
     _per_weight: ClassVar[tuple[str, ...]]
+    _leaves_gradients = False
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Any, defaults: dict[str, Any], *, mask_gradients: bool) -> None:
+        self._leaves_gradients = not mask_gradients
         self._forget_masks()
         super().__init__(params, defaults)
 
@@ -62,6 +67,10 @@ class SparseOptimizer(Optimizer):
         check_options(type(self).__name__, param_group)
         check_parameters(type(self).__name__, param_group["params"])
         super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, as torch has it."""
+        return {**super().__getstate__(), "_leaves_gradients": self._leaves_gradients}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Continue from a pickled or copied optimizer, or from state that was loaded."""
@@ -104,6 +113,36 @@ class SparseOptimizer(Optimizer):
         """Bring all state to the masks that parameters have now; every step begins with this."""
         for parameter in list(self.state):
             self._follow(parameter, self._kept(parameter))
+        if self._leaves_gradients:
+            for mask in self._masks():
+                mask.reader = weakref.ref(self)
+
+    def mask_gradients_(self) -> None:
+        """Set the gradients of masked weights to zero now, as is done anyway unless ``mask_gradients=False``.
+
+        Whoever reads gradients before the step then sees kept weights only: ``clip_grad_norm_``, a gradient scaler's
+        ``unscale_`` and ``step``, a log of norms. The step itself does not need it.
+
+        Example:
+            >>> import secateur
+            >>> model = torch.nn.Linear(100, 100)
+            >>> optimizer = secateur.optim.SparseAdamW(model.parameters(), mask_gradients=False)
+            >>> masks = secateur.prune_(model, optimizer, sparsity=0.9)
+            >>> model(torch.ones(4, 100)).sum().backward()
+            >>> optimizer.mask_gradients_()
+            >>> torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # 1,000 weights and 100 biases, each 4
+            tensor(132.6650)
+        """
+        for mask in self._masks():
+            mask.clear_grad_()
+
+    def _masks(self) -> Iterator[Mask]:
+        """Those that it enforces."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                kept = self._kept(parameter)
+                if kept is not None:
+                    yield kept.mask
 
     def _follow(self, parameter: Tensor, kept: Kept | None) -> dict[str, Any]:
         """One parameter's state, after it has been brought to what is kept."""
@@ -218,9 +257,28 @@ class SparseOptimizer(Optimizer):
             check_memory([each.parameter for each in masked], [each.parameter for each in whole])
             self._where = where
 
-    @abstractmethod
     def _step_group(self, group: dict[str, Any], members: Members) -> None:
-        """Step the parameters of a group; their state, where there is any, follows the masks already."""
+        """Step what the kernels take in one call, then all the rest with torch."""
+        natively: list[Whole | Masked] = []
+        rest: list[Whole | Masked] = []
+        together: list[Whole | Masked] = [*members.masked, *members.whole]
+        for each in together:
+            state = self.state.get(each.parameter, {})
+            entries = [value for name, value in state.items() if name != KEPT and isinstance(value, Tensor)]
+            fits = stepping.can_step(each.parameter, each.gradient, each.bits, entries)
+            (natively if fits else rest).append(each)
+        if natively:
+            self._step_natively(group, natively)
+        if rest:
+            self._step_with_torch(group, rest)
+
+    @abstractmethod
+    def _step_natively(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
+        """Step parameters with a kernel; their state, where there is any, follows the masks already."""
+
+    @abstractmethod
+    def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
+        """The same with torch: whole parameters, and kept weights as parameters of their own."""
 
 
 def _moved(parameter: Tensor, values: Tensor, old: Tensor | None, new: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch.optim.sgd import sgd
 from secateur._native import stepping
 from secateur._native.stepping import Job
 from secateur.optim.checking import check_options
-from secateur.optim.members import Masked, Members, Whole, can_fuse
+from secateur.optim.members import Masked, Whole, can_fuse
 from secateur.optim.optimizer import SparseOptimizer
 
 __all__ = ["SparseSGD"]
@@ -40,6 +40,8 @@ class SparseSGD(SparseOptimizer):
         weight_decay: λ.
         nesterov: See above.
         maximize: Step along the gradient, not against it.
+        mask_gradients: Set gradients of masked weights to zero as they arrive, for whoever else looks at them. False
+            makes training faster; gradients are then as backward passes leave them, unless `mask_gradients_` is called.
         foreach: Not supported, and here to be refused clearly; so are the other two.
         differentiable: Not supported.
         fused: Not supported: what torch can do fused, is.
@@ -71,6 +73,7 @@ class SparseSGD(SparseOptimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        mask_gradients: bool = True,
         foreach: bool | None = None,
         differentiable: bool = False,
         fused: bool | None = None,
@@ -80,23 +83,16 @@ class SparseSGD(SparseOptimizer):
         alike = torch.optim.SGD(
             [nn.Parameter(torch.empty(0))], lr, momentum, dampening, weight_decay, nesterov, maximize=maximize
         )
-        super().__init__(params, alike.defaults)
+        super().__init__(params, alike.defaults, mask_gradients=mask_gradients)
 
-    def _step_group(self, group: dict[str, Any], members: Members) -> None:
-        """Step what the kernels take in one call; then all the rest with torch, first steps in a call of their own."""
-        jobs: list[Job] = []
-        rest: list[Masked] = []
-        for each in members.masked:
-            if stepping.can_step(each.parameter, each.gradient, each.kept.bits):
-                jobs.append(self._job(each, group))
-            else:
-                rest.append(each)
-        if jobs:
-            stepping.step_sgd(jobs, lr=float(group["lr"]), **_options(group))
-        remaining: list[Whole | Masked] = [*members.whole, *rest]
-        for together in [[e for e in remaining if self._begins(e, group) is begins] for begins in (True, False)]:
+    def _step_natively(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
+        stepping.step_sgd([self._job(each, group) for each in members], lr=float(group["lr"]), **_options(group))
+
+    def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
+        """First steps have a call of their own."""
+        for together in [[e for e in members if self._begins(e, group) is begins] for begins in (True, False)]:
             if together:
-                self._step_with_torch(group, together)
+                self._step_together(group, together)
 
     def _begins(self, each: Whole | Masked, group: dict[str, Any]) -> bool:
         """Whether momentum begins with the gradient that there is."""
@@ -107,17 +103,17 @@ class SparseSGD(SparseOptimizer):
         found: Tensor | None = self.state.get(each.parameter, {}).get("momentum_buffer")
         return found
 
-    def _job(self, each: Masked, group: dict[str, Any]) -> Job:
+    def _job(self, each: Whole | Masked, group: dict[str, Any]) -> Job:
         """One parameter for the kernel, with memory for its momentum."""
         begins = self._begins(each, group)
         if begins:
             self.state[each.parameter].update(each.begin({"momentum_buffer": each.empty()}))
         momentum = self._momentum(each) if group["momentum"] else None
         states = () if momentum is None else (momentum,)
-        return Job(each.parameter, each.gradient, each.kept.bits, 1 if begins else 2, states, each.kept.num_kept)
+        return each.job(states, begins=begins)
 
-    def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
-        """Step whole parameters, and kept weights as parameters of their own."""
+    def _step_together(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
+        """Step parameters that all have momentum, or all have none."""
         weights = [each.take(each.parameter) for each in members]
         momenta = [self._momentum(each) if group["momentum"] else None for each in members]
         sgd(

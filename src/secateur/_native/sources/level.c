@@ -3,7 +3,7 @@
 #include "secateur.h"
 
 /* Raised whenever the arguments of any function change, so that a library left over from another version is refused. */
-enum { INTERFACE = 2 };
+enum { INTERFACE = 3 };
 
 EXPORT int secateur_interface(void) { return INTERFACE; }
 
