@@ -3,8 +3,8 @@
 Files: compressing (`compress`), preparing (a plain copy without empty units), observing (one watched run), norms
 (BatchNorm folded), trial and choosing (a format for each layer, by the clock), comparing (two models side by
 side), recipe (what becomes what), layers, attention, calls (the modules and ops that run), formats (how weights are
-packed), compressed, origins, describing and files (what is returned and saved), table (the report), zeros (patterns);
-profiling (`profile`) and its parts.
+packed), compressed, origins, describing and files (what is returned and saved), dense (the way back), table (the
+report), zeros (patterns); profiling (`profile`) and its parts.
 """
 
 from secateur.runtime.compressed import Compressed

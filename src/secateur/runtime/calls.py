@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from secateur import _compat
+from secateur._errors import UnsupportedError
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry
 
 __all__ = ["conv2d", "is_watched", "linear"]
@@ -28,6 +29,7 @@ def linear(x: Tensor, parts: list[Tensor], bias: Tensor | None, shape: list[int]
 
 @linear.register_fake
 def _(x: Tensor, parts: list[Tensor], bias: Tensor | None, shape: list[int], format: str, relu: bool) -> Tensor:
+    _refuse_onnx()
     return x.new_empty((x.shape[0], shape[0]))
 
 
@@ -66,6 +68,7 @@ def _(
     padding: list[int],
     dilation: list[int],
 ) -> Tensor:
+    _refuse_onnx()
     sizes = [
         (size + 2 * pad - step * (window - 1) - 1) // by + 1
         for size, pad, step, window, by in zip(x.shape[2:], padding, dilation, shape[2:], stride, strict=True)
@@ -77,6 +80,15 @@ def _(
 def _(info: Any, in_dims: Sequence[int | None], x: Tensor, *weight: Any) -> tuple[Tensor, int]:
     x = _batch_first(x, in_dims)
     return conv2d(x.flatten(0, 1), *weight).unflatten(0, x.shape[:2]), 0
+
+
+def _refuse_onnx() -> None:
+    """Refuse to be a part of a graph that becomes an ONNX file."""
+    if torch.onnx.is_in_onnx_export():
+        raise UnsupportedError(
+            "ONNX has no sparse product: a compressed model is exported as a dense one.",
+            fix="torch.onnx.export(fast.to_dense(), …)",
+        )
 
 
 def _batch_first(x: Tensor, in_dims: Sequence[int | None]) -> Tensor:

@@ -102,6 +102,31 @@ class Compressed(nn.Module):
 
         write(self, path)
 
+    def to_dense(self) -> nn.Module:
+        """Make a plain model for inference of it: ordinary layers, with zeros where nothing was kept.
+
+        Packed layers are nn.Linear, nn.Conv2d and transformers' Conv1D again, attentions nn.MultiheadAttention, or
+        what `shrink_` makes of it where heads have gone. Units that were removed stay so, and norms stay folded. It
+        returns what the compressed model does, to rounding; `torch.onnx.export` takes it.
+
+        Returns:
+            A new model that shares no memory with this one, in evaluation mode, without gradients.
+
+        Example:
+            >>> from secateur import compress
+            >>> model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+            >>> fast = compress(model, torch.randn(1, 64), {"0.weight": torch.rand(256, 64) > 0.9})
+            >>> fast.to_dense()
+            Sequential(
+              (0): Linear(in_features=64, out_features=256, bias=True)
+              (1): ReLU()
+              (2): Linear(in_features=256, out_features=10, bias=True)
+            )
+        """
+        from secateur.runtime.dense import dense_model
+
+        return dense_model(self)
+
     def extra_repr(self) -> str:
         """One line of the report."""
         return "" if self.report is None else f"{self.report.speedup:.2f}x"

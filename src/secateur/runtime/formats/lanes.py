@@ -33,7 +33,7 @@ def _outputs_of(kept: Tensor) -> Tensor:
     padded[:outputs] = kept
     order = padded.view(chunks, _CHUNK).argsort(dim=1, descending=True, stable=True)
     order += torch.arange(chunks)[:, None] * _CHUNK
-    return order.masked_fill_(order >= outputs, -1).int().view(-1, rows.GROUP)[:groups].contiguous()
+    return order.masked_fill_(order >= outputs, -1).int().view(-1, rows.GROUP)[:groups].clone()
 
 
 def _unpack(parts: Parts, shape: torch.Size) -> Tensor:
