@@ -30,7 +30,7 @@ def refuse_disagreement(model: nn.Module) -> None:
         raise UnsupportedError(
             f"the processes that train {type(model).__name__} have chosen different masks, each by data of its own.",
             different=f"{len(set(digests))} of {len(digests)}",
-            fix="scores of the same batches everywhere, or averaged: torch.distributed.all_reduce on what a score returns",
+            fix="scores of the same batches everywhere, or all_reduce what the score returns, to average it",
         )
 
 

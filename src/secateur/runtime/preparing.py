@@ -35,7 +35,9 @@ def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Modul
     refuse_model(model)
     model = unwrapped(model)
     if any(hasattr(type(module), "profile_counts") for module in model.modules()):
-        raise InvalidInputError("the model is compressed already.", fix="compress the model that it was made of, or fast.to_dense()")
+        raise InvalidInputError(
+            "the model is compressed already.", fix="compress the model that it was made of, or fast.to_dense()"
+        )
     lazy = next((name for name, p in (*model.named_parameters(), *model.named_buffers()) if is_lazy(p)), None)
     if lazy is not None:
         raise UnsupportedError(f"{lazy!r} is lazy: it has no shape yet.", fix="run one forward pass first")
