@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def python_of(page: Path) -> str:
 
 def is_there(line: str) -> bool:
     """Whether a line of a shell is a command that this project has: a target of make, a script, a subcommand."""
-    match shlex.split(line, comments=True):
+    match shlex.split(line.replace(".venv/bin/", ""), comments=True):
         case ["make", target]:
             return bool(re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
         case ["python", script, *_]:
@@ -35,6 +36,9 @@ def is_there(line: str) -> bool:
         case ["secateur", *words]:
             parser().parse_args(words)
             return True
+        case ["pip", "install", "-c", constraints, what]:
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            return (ROOT / constraints).is_file() and what[2:-1] in extras["optional-dependencies"]
     return False
 
 

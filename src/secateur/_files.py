@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,9 @@ import safetensors
 
 from secateur._errors import InvalidInputError
 
-__all__ = ["opened", "parsed", "refuse_place", "written_file", "written_folder"]
+__all__ = ["headers_in", "opened", "parsed", "refuse_place", "written_file", "written_folder"]
+
+_OURS = "secateur."
 
 
 @contextmanager
@@ -56,6 +58,15 @@ def parsed(text: str | None) -> dict[str, Any]:
     except (json.JSONDecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def headers_in(metadata: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
+    """What the metadata of a file holds in formats of the library: key -> its JSON text.
+
+    A part of a file, beside what it is mainly, has a ``"prefix"``, with which the names of its tensors begin.
+    """
+    headers = {key: parsed(text) for key, text in (metadata or {}).items()}
+    return {key: header for key, header in headers.items() if str(header.get("format", "")).startswith(_OURS)}
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import gc
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from secateur import _compat
 from secateur._errors import InvalidInputError
+from secateur._progress import track
 from secateur._restoring import attributes_restored
 
 __all__ = [
@@ -188,7 +188,7 @@ def some_of(batches: Iterable[Batch], steps: int | None) -> Iterator[Batch]:
     if steps is not None and not (isinstance(steps, int) and steps >= 0):
         raise InvalidInputError("steps is the number of batches to take.", steps=repr(steps), fix="None takes all")
     number = 0
-    for batch in islice(batches, steps):
+    for batch in track(batches, "scoring by batches", most=steps):
         yield batch
         number += 1
     if not number:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -461,6 +464,38 @@ def test_case_62_a_smaller_state_dict_loads_into_a_fresh_dense_model(tmp_path: P
     x = torch.randn(3, 6)
     assert torch.equal(loaded(x), trained(x))
     loaded(x).sum().backward()
+
+
+LOADED = """
+import sys
+import safetensors.torch
+import torch
+from torch import nn
+import secateur
+
+model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2))
+secateur.load_(model, sys.argv[1])
+x = torch.linspace(-1, 1, 18).view(3, 6)
+with torch.no_grad():
+    print(model(x).numpy().tobytes().hex(), model[0].out_features, model[2].in_features)
+"""
+
+
+def test_case_62_a_file_loads_in_another_process_with_the_same_bits_and_no_pickled_classes(tmp_path: Path) -> None:
+    trained, path = case_62(), tmp_path / "small.safetensors"
+    x = torch.linspace(-1, 1, 18).view(3, 6)
+    plan_of(trained, analyze(trained, x), positions={("0.weight", 0): [7, 8, 9]}).apply_(trained)
+    secateur.save(trained, path)
+    expected = trained(x).detach().numpy().tobytes().hex()
+    done = subprocess.run([sys.executable, "-c", LOADED, path], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected, "7", "7"]
+    with path.open("rb") as file:  # a length, JSON, and the entries of four float32 tensors: nothing else
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        entries = file.read()
+    shapes = [each["shape"] for name, each in sorted(header.items()) if name != "__metadata__"]
+    assert shapes == [[7], [7, 6], [2], [2, 7]]
+    assert len(entries) == 4 * (7 + 42 + 2 + 14)
+    assert json.loads(header["__metadata__"]["model"])["format"] == "secateur.model.1"
 
 
 def test_case_62_a_wrong_architecture_is_refused_with_the_first_differing_layer() -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from secateur import Masks, patterns, prune_
+from secateur import Masks, load_, patterns, prune_, save
 from secateur.tickets import Snapshot, rewind_
 from tests.masks.oracles import NEUTRAL, bits, is_zero, moments
 
@@ -158,6 +158,33 @@ def test_case_77_each_file_has_its_epoch_s_zeros_and_resuming_from_one_is_bit_eq
         assert {k: bits(v) for k, v in mine.items() if k not in NEUTRAL} == {
             k: bits(v) for k, v in its.items() if k not in NEUTRAL
         }
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("build", [lambda: nn.Linear(10, 10), Conv], ids=["Linear", "Conv1d"])
+def test_case_77_one_file_each_epoch_has_its_zeros_and_its_masks_and_goes_on_bit_equal(
+    build: Callable[[], nn.Module], kind: str, tmp_path: Path
+) -> None:
+    model = build()
+    keys, expected = list(model.state_dict()), [50, 75, 88]
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    for number in range(3):
+        epoch(model, optimizer, number, patterns.Unstructured())
+        live = [bits(tensor) for tensor in (*model.parameters(), *Masks(model).values())]
+        save(model, tmp_path / f"{number}.safetensors")
+        torch.save(optimizer.state_dict(), tmp_path / f"{number}.pt")
+        assert [bits(tensor) for tensor in (*model.parameters(), *Masks(model).values())] == live
+        saved = safetensors.torch.load_file(tmp_path / f"{number}.safetensors")
+        plain = build()
+        plain.load_state_dict({key: saved[key] for key in keys})  # as by anyone else, and the zeros are there
+        assert zeros(plain) == expected[number]
+    resumed = load_(build(), tmp_path / "1.safetensors")
+    assert (zeros(resumed), Masks(resumed).num_zeros()) == (75, 75)
+    its_optimizer = OPTIMIZERS[kind](resumed.parameters())
+    its_optimizer.load_state_dict(torch.load(tmp_path / "1.pt", weights_only=True))
+    epoch(resumed, its_optimizer, 2, patterns.Unstructured())
+    assert [bits(p) for p in resumed.parameters()] == [bits(p) for p in model.parameters()]
+    assert Masks(resumed) == Masks(model)
 
 
 @contextmanager

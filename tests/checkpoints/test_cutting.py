@@ -106,13 +106,6 @@ def test_shards_keep_their_names_and_the_index_its_total(sharded: Write, tmp_pat
     assert all(torch.equal(found[name], tensors[name]) for name in "ac")
 
 
-def test_progress_adds_up_to_all_bytes(sharded: Write, tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(sharded({"a": torch.zeros(0), "b": torch.zeros(3, 2), "c": torch.zeros(4)}))
-    done: list[int] = []
-    cut_checkpoint(checkpoint, {"b": Cut({0: torch.tensor([0])})}, tmp_path / "out", advance=done.append)
-    assert sum(done) == checkpoint.num_bytes == 40
-
-
 @pytest.mark.parametrize(
     ("cuts", "why"),
     [

@@ -113,13 +113,19 @@ def test_dtype_that_cannot_be_looked_at_has_unknown_zeros(tmp_path: Path) -> Non
     assert found.sparsity == 1.0
 
 
-def test_progress_adds_up_to_all_bytes(tmp_path: Path) -> None:
-    safetensors.torch.save_file(tensors(), tmp_path / "x")
-    calls: list[tuple[int, int]] = []
-    found = inspect(tmp_path / "x", advance=lambda done, total: calls.append((done, total)))
-    total = sum(each.bytes for each in found.tensors)
-    assert sum(done for done, _ in calls) == total
-    assert {whole for _, whole in calls} == {total}
+def test_masks_and_a_plan_are_told_apart_from_the_weights(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    secateur.prune_(model, sparsity=0.5)
+    plan = secateur.plan_shrink(model, torch.randn(2, 8), sparsity=0.5)
+    secateur.save(model, tmp_path / "x", plan=plan)
+    found = inspect(tmp_path / "x")
+    assert {tensor.name for tensor in found.tensors} == set(model.state_dict())
+    bits, shapes = (8 * 16 + 16 * 4) // 8, 2 * 2 * 8
+    assert found.parts["masks"] == bits + shapes
+    assert found.parts["plan"] > 0
+    assert found.zeros == (8 * 16 + 16 * 4) // 2
+    secateur.save(model, tmp_path / "y", masks=False)
+    assert inspect(tmp_path / "y").parts == {}
 
 
 def test_figures_are_plain_values(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +79,38 @@ def test_file_that_is_no_index_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(content)
     with pytest.raises(InvalidInputError, match="no index of a sharded checkpoint"):
         open_checkpoint(tmp_path)
+
+
+# ---- pickles
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_folder_of_pickles_is_converted_by_the_line_that_the_error_shows(files: int, tmp_path: Path) -> None:
+    names = ["pytorch_model.bin"] if files == 1 else [f"pytorch_model-0000{n}-of-00002.bin" for n in (1, 2)]
+    for number, name in enumerate(names):
+        part = {key: TENSORS[key] for key in list(TENSORS)[number::files]}
+        torch.save({**part, "tied": part["a"]} if "a" in part else part, tmp_path / name)
+    torch.save({"lr": 0.1}, tmp_path / "training_args.bin")
+    with pytest.raises(InvalidInputError, match=f"in pickles only(?s:.*)found: {', '.join(names)}") as caught:
+        open_checkpoint(tmp_path)
+    _, _, command = caught.value.fix.partition(": python ")
+    subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, check=True)
+    found = {each.name: each.tensor() for each in open_checkpoint(tmp_path)}
+    assert found.keys() == {*TENSORS, "tied"}
+    assert all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
+    assert torch.equal(found["tied"], TENSORS["a"])
+
+
+def test_file_of_pickles_is_converted_by_the_line_that_the_error_shows(tmp_path: Path) -> None:
+    torch.save(TENSORS, tmp_path / "my model.pt")
+    with pytest.raises(InvalidInputError, match=r"is not a safetensors file but one of torch\.save") as caught:
+        open_checkpoint(tmp_path / "my model.pt")
+    _, _, command = caught.value.fix.partition(": python ")
+    subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, check=True)
+    assert {each.name for each in open_checkpoint(tmp_path / "converted.safetensors")} == set(TENSORS)
+
+
+def test_pickles_beside_safetensors_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"code")
+    safetensors.torch.save_file(TENSORS, tmp_path / "model.safetensors")
+    assert {each.name for each in open_checkpoint(tmp_path)} == set(TENSORS)

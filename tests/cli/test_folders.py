@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers.utils import logging
 
+import secateur
 from secateur import InvalidInputError, ShapeError
 from secateur.cli.folders import load_folder, without_cache
 from tests.cli.conftest import Run, llama
@@ -27,6 +28,20 @@ def test_dtype_is_that_of_the_folder(tmp_path: Path) -> None:
     assert next(load_folder(str(tmp_path / "llama")).parameters()).dtype == torch.bfloat16
 
 
+def test_folder_that_no_config_describes_gives_the_smaller_model_with_its_dtypes_and_masks(tmp_path: Path) -> None:
+    llama().bfloat16().save_pretrained(tmp_path / "llama")
+    model, inputs = load_folder(str(tmp_path / "llama")), torch.arange(8)[None]
+    masks = secateur.prune_(model, sparsity=0.5)
+    with without_cache(model):
+        secateur.shrink_(model, inputs, sparsity=0.5)
+        assert not secateur.shrink.save_pretrained(model, tmp_path / "small", inputs)
+    again = load_folder(str(tmp_path / "small"))
+    assert {p.dtype for p in again.parameters()} == {torch.bfloat16}
+    assert again.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert secateur.Masks(again) == masks
+    assert torch.equal(again(inputs).logits, model(inputs).logits)
+
+
 def test_bars_of_transformers_are_as_they_were(llama_folder: Path) -> None:
     logging.enable_progress_bar()
     load_folder(str(llama_folder))
@@ -40,13 +55,13 @@ def test_pickles_are_not_read_and_the_way_out_is_shown(run: Run, tmp_path: Path)
     torch.save(model.state_dict(), tmp_path / "old" / "pytorch_model.bin")
     result = run("analyze", f"hf:{tmp_path / 'old'}", "--input", "ids:1x8")
     assert (result.status, result.out) == (1, "")
-    for expected in ("found: pytorch_model.bin", "save_pretrained", "weights that you trust"):
+    for expected in ("found: pytorch_model.bin", "convert the weights once", "weights_only=True"):
         assert expected in result.err
 
 
 def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
     llama().config.save_pretrained(tmp_path / "empty")
-    with pytest.raises(InvalidInputError, match="has no weights"):
+    with pytest.raises(InvalidInputError, match="no safetensors files"):
         load_folder(str(tmp_path / "empty"))
 
 

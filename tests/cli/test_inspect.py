@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+import secateur
 from tests.cli.conftest import Run
 
 
@@ -29,6 +30,18 @@ def test_file_is_shown(kind: str, run: Run, tmp_path: Path) -> None:
     assert "equal: fc.weight, head.weight" in out
     assert "18.75%" in out
     assert "48 of 272 entries are zero (17.65%)" in out
+
+
+def test_masks_and_a_plan_beside_the_weights_are_told(run: Run, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    secateur.prune_(model, sparsity=0.5)
+    plan = secateur.plan_shrink(model, torch.randn(2, 8), sparsity=0.5)
+    secateur.save(model, tmp_path / "x", plan=plan)
+    found = run("inspect", tmp_path / "x", "--json").data
+    assert (found["entries"], found["parts"].keys()) == (212, {"masks", "plan"})
+    out = run("inspect", tmp_path / "x").out
+    assert f"beside the weights: masks, {found['parts']['masks']:,} bytes" in out
+    assert f"beside the weights: plan, {found['parts']['plan']:,} bytes" in out
 
 
 def test_dense_tensors_may_be_left_out(run: Run, tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+from torch import nn
 
+import secateur
 from secateur import InvalidInputError
 from secateur.cli.models import keyword, load_model, model_name
 from tests.cli.conftest import Run
@@ -95,3 +99,61 @@ def test_module_that_misses_another_is_not_taken_for_missing(folder: Path) -> No
     (folder / "my_broken.py").write_text("import no_such_dependency\n")
     with pytest.raises(InvalidInputError, match="it raised ModuleNotFoundError: No module named 'no_such_dependency'"):
         load("my_broken:net")
+
+
+# ---- --checkpoint
+
+
+def full(width: int = 16) -> dict[str, torch.Tensor]:
+    """The weights of ``my_models:mlp``."""
+    return nn.Sequential(
+        *(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+    ).state_dict()
+
+
+@pytest.mark.parametrize("width", [16, 5])
+def test_checkpoint_is_loaded_and_may_be_of_a_smaller_model(width: int, folder: Path) -> None:
+    safetensors.torch.save_file(full(width), folder / "x.safetensors")
+    model = load_model(model_name("my_models:mlp"), {}, checkpoint=str(folder / "x.safetensors"), seed=0)
+    assert model[0].out_features == width
+    stored = safetensors.torch.load_file(folder / "x.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+
+
+def test_masks_of_a_checkpoint_are_in_force(folder: Path) -> None:
+    model = load("my_models:mlp")
+    masks = secateur.prune_(model, sparsity=0.5)
+    secateur.save(model, folder / "x.safetensors")
+    loaded = load_model(model_name("my_models:mlp"), {}, checkpoint=str(folder / "x.safetensors"), seed=1)
+    assert secateur.Masks(loaded) == masks
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("missing", "there is no file"),
+        ("truncated", "is truncated"),
+        ("pickled", "is not a safetensors file"),
+        ("other", "missing: 4.bias (4,)    unknown: strange (3,)    other shapes: 0.weight (17, 8) for (16, 8)"),
+        ("compressed", "holds a compressed model"),
+    ],
+)
+def test_checkpoint_that_does_not_fit_is_an_error_without_traceback(
+    damage: str, told: str, run: Run, folder: Path
+) -> None:
+    path, state = folder / "x.safetensors", full(17 if damage == "other" else 16)
+    if damage == "other":
+        state["strange"] = torch.zeros(3)
+        del state["4.bias"]
+    if damage == "pickled":
+        torch.save(state, path)
+    elif damage == "compressed":
+        secateur.compress(load("my_models:mlp"), torch.randn(1, 8)).save(path)
+    elif damage != "missing":
+        safetensors.torch.save_file(state, path)
+    if damage == "truncated":
+        os.truncate(path, path.stat().st_size - 10)
+    result = run("analyze", "my_models:mlp", "--input", "2x8", "--checkpoint", path)
+    assert result.status == 1
+    assert told in result.err
+    assert "Traceback" not in result.err

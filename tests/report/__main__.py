@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torchvision
 
 import secateur
 from secateur.report import Report, gather
-from tests.documents import ROOT
+from tests.documents import ROOT, run
 from tests.report.browser import ABSENT, chromium, picture
+from tests.test_guides import GUIDES, python_of
 
 PICTURES = ROOT / "docs" / "pictures"
 
@@ -23,8 +26,18 @@ def resnet() -> Report:
     return gather(plan=plan, model=model, title="ResNet-18 at half the MACs")
 
 
+def drawn_by_guides() -> None:
+    """Write the pictures that the code of the guides draws."""
+    for guide in (page for page in GUIDES if ".svg" in python_of(page)):
+        with TemporaryDirectory() as folder:
+            run(python_of(guide), Path(folder))
+            for drawn in Path(folder).glob("*.svg"):
+                drawn.replace(PICTURES / drawn.name)
+
+
 def main() -> None:
     """Write them."""
+    drawn_by_guides()
     if chromium() is None:
         sys.exit(ABSENT)
     report = resnet()

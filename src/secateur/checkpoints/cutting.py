@@ -14,6 +14,7 @@ from torch import Tensor
 
 from secateur._errors import ShapeError
 from secateur._files import written_file, written_folder
+from secateur._progress import task
 from secateur.checkpoints.headers import num_bytes
 from secateur.checkpoints.opening import Checkpoint, Shard
 from secateur.checkpoints.stored import Stored
@@ -78,7 +79,6 @@ def cut_checkpoint(
     path: str | PathLike[str],
     *,
     force: bool = False,
-    advance: Callable[[int], object] = lambda count: None,
 ) -> None:
     """Write a checkpoint with smaller tensors.
 
@@ -89,8 +89,6 @@ def cut_checkpoint(
         cuts: What happens to which tensors; others are copied as they are.
         path: The file to write; for a checkpoint with an index a folder, in which files have the same names.
         force: Whether what is there may be replaced.
-        advance: Called with a number of bytes after each tensor that has been written; they add up to
-            ``checkpoint.num_bytes``.
 
     Raises:
         InvalidInputError: Something is there, or there is no folder to write to.
@@ -108,8 +106,9 @@ def cut_checkpoint(
             folder = stack.enter_context(written_folder(path, force=force))
             files = {shard.path: folder / shard.path.name for shard in checkpoint.shards}
             (folder / checkpoint.index.name).write_text(_index(checkpoint, cuts), encoding="utf-8")
+        bar = stack.enter_context(task("cutting", checkpoint.num_bytes, in_bytes=True))
         for shard in checkpoint.shards:
-            write_pieces(files[shard.path], _written(shard, cuts, advance), shard.metadata)
+            write_pieces(files[shard.path], _written(shard, cuts, bar.advance), shard.metadata)
 
 
 def _written(shard: Shard, cuts: Mapping[str, Cut], advance: Callable[[int], object]) -> Iterator[Written]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateur._files import parsed
+from secateur._files import headers_in, parsed
+from secateur._progress import task
 from secateur.checkpoints.opening import open_checkpoint
 from secateur.checkpoints.pickled import Loaded, is_pickled, tensors_in
 from secateur.checkpoints.stored import Stored
@@ -70,11 +71,14 @@ class Inspection:
         tied: Names of tensors of equal content, which are one tensor stored several times, or share their memory; and
             names that the metadata has for a tensor, as ``safetensors.torch.save_model`` writes them.
         metadata: What the file says of itself.
+        parts: What else `secateur.save` has put into the file (``"masks"``, ``"plan"``) -> bytes that it takes; its
+            tensors are none of the others.
     """
 
     tensors: tuple[TensorReport, ...]
     tied: tuple[tuple[str, ...], ...]
     metadata: dict[str, str]
+    parts: dict[str, int] = field(default_factory=dict)
 
     @property
     def entries(self) -> int:
@@ -92,14 +96,11 @@ class Inspection:
         return self.zeros / max(1, self.entries)
 
 
-def inspect(
-    path: str | PathLike[str], *, advance: Callable[[int, int], object] = lambda done, total: None
-) -> Inspection:
+def inspect(path: str | PathLike[str]) -> Inspection:
     """Look at the tensors of a file, a few rows of one at a time.
 
     Args:
         path: A safetensors file, an index or a folder of several, or a file of ``torch.save`` with tensors in it.
-        advance: Called with bytes that have been looked at, and those that there are.
 
     Returns:
         What was found.
@@ -108,7 +109,7 @@ def inspect(
         InvalidInputError: There is no such file, it is none of these, or it holds objects that would be unpickled.
     """
     place = Path(path)
-    tensors: list[Stored] | list[Loaded]
+    tensors: Sequence[Stored | Loaded]
     metadata: dict[str, str] = {}
     if place.is_file() and is_pickled(place):
         tensors = tensors_in(place)
@@ -116,16 +117,29 @@ def inspect(
         checkpoint = open_checkpoint(place)
         tensors = list(checkpoint)
         metadata = {key: text for shard in checkpoint.shards for key, text in shard.metadata.items()}
-    total = sum(tensor.num_bytes for tensor in tensors)
+    tensors, parts = _parted(tensors, metadata)
     reports, contents = [], dict[object, list[str]]()
-    for tensor in tensors:
-        report, content = _looked_at(tensor)
-        reports.append(report)
-        if content is not None:
-            contents.setdefault(content, []).append(tensor.name)
-        advance(tensor.num_bytes, total)
+    with task("inspecting", sum(tensor.num_bytes for tensor in tensors), in_bytes=True) as bar:
+        for tensor in tensors:
+            report, content = _looked_at(tensor)
+            reports.append(report)
+            if content is not None:
+                contents.setdefault(content, []).append(tensor.name)
+            bar.advance(tensor.num_bytes)
     twins = [*contents.values(), *_recorded({report.name for report in reports}, metadata)]
-    return Inspection(tuple(reports), tuple(_united(twins)), metadata)
+    return Inspection(tuple(reports), tuple(_united(twins)), metadata, parts)
+
+
+def _parted(
+    tensors: Sequence[Stored | Loaded], metadata: Mapping[str, str]
+) -> tuple[list[Stored | Loaded], dict[str, int]]:
+    """The weights, and the bytes of other parts of the file."""
+    prefixes = {key: header["prefix"] for key, header in headers_in(metadata).items() if "prefix" in header}
+    parts = {
+        key: sum(tensor.num_bytes for tensor in tensors if tensor.name.startswith(prefix))
+        for key, prefix in prefixes.items()
+    }
+    return [tensor for tensor in tensors if not tensor.name.startswith(tuple(prefixes.values()))], parts
 
 
 def _recorded(names: Set[str], metadata: Mapping[str, str]) -> Iterator[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from os import PathLike
@@ -11,11 +12,19 @@ from typing import Any
 
 from secateur._errors import InvalidInputError
 from secateur.checkpoints.headers import read_header
+from secateur.checkpoints.pickled import is_pickled
 from secateur.checkpoints.stored import Stored
 
 __all__ = ["Checkpoint", "Shard", "open_checkpoint"]
 
 INDEX, WHOLE = ".safetensors.index.json", "model.safetensors"
+_PICKLES = ("bin", "pt", "pth", "ckpt")
+_CONVERT = (
+    "convert the weights once, which runs none of the code that pickles may hold: "
+    'python -c "import sys, torch, safetensors.torch as s; s.save_file({name: tensor.clone() for file in sys.argv[2:] '
+    "for name, tensor in torch.load(file, map_location='cpu', weights_only=True).items()}, sys.argv[1], "
+    "{'format': 'pt'})\" "
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,8 @@ def open_checkpoint(path: str | PathLike[str]) -> Checkpoint:
         The checkpoint.
 
     Raises:
-        InvalidInputError: There is no such file, or a file is none of these, truncated, or not what the index says.
+        InvalidInputError: There is no such file, or a file is none of these, truncated, or not what the index says; or
+            there are pickles only.
     """
     place = _found(Path(path))
     if not place.name.endswith(INDEX):
@@ -91,13 +101,32 @@ def _found(path: Path) -> Path:
     if path.is_dir():
         whole = [path / WHOLE] if (path / WHOLE).is_file() else sorted(path.glob("*.safetensors"))
         there = sorted(path.glob(f"*{INDEX}")) or whole
+        if not there:
+            _refuse_pickles(path)
         if len(there) != 1:
             names = ", ".join(file.name for file in there[:4]) or "no safetensors files"
             raise InvalidInputError(f"{path} is a folder, in which it is not clear what is meant.", there=names)
         return there[0]
     if not path.is_file():
         raise InvalidInputError(f"there is no file {path}.")
+    if is_pickled(path):
+        raise InvalidInputError(
+            f"{path} is not a safetensors file but one of torch.save, which can run code as it is read: so it is not.",
+            fix=f"{_CONVERT}converted.safetensors {shlex.quote(path.name)}",
+        )
     return path
+
+
+def _refuse_pickles(folder: Path) -> None:
+    """Refuse a folder that has its weights in pickles only."""
+    pickled = sorted(file.name for suffix in _PICKLES for file in folder.glob(f"*.{suffix}"))
+    weights = [name for name in pickled if name.startswith("pytorch_model")] or pickled  # not training_args.bin
+    if weights:
+        raise InvalidInputError(
+            f"{folder} has its weights in pickles only, which can run code as they are read: so they are not.",
+            found=", ".join(weights[:4]) + (" …" if weights[4:] else ""),
+            fix=f"{_CONVERT}{WHOLE} {shlex.join(weights)}",
+        )
 
 
 def _shard(path: Path) -> Shard:

@@ -6,7 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
+from secateur._progress import without_progress
 from secateur.cli.commands import parser
 from secateur.cli.screen import Screen, told
 
@@ -25,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, or 1 after an error, which is printed without a traceback. Wrong usage exits with 2.
     """
     options = parser().parse_args(arguments)
-    screen = Screen(json=options.json, quiet=options.quiet)
+    screen = Screen(json=options.json)
     try:
-        with screen.kept_clean():
+        with screen.kept_clean(), without_progress() if options.quiet else nullcontext():
             found = options.run(options, screen)
         screen.show_json(found)
         sys.stdout.flush()

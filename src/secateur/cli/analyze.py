@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 import secateur
+from secateur._progress import stages
 from secateur.cli.folders import without_cache
 from secateur.cli.inputs import add_inputs, made_inputs
 from secateur.cli.models import add_model, load_model
@@ -38,16 +39,19 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Analyse the model."""
-    model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
-    inputs = made_inputs(model, options.input, seed=options.seed)
-    with screen.waiting("watching one run"), without_cache(model):
-        coupling = secateur.analyze(model, inputs, ignore=options.ignore)
-    costs = {
-        "parameters": coupling.num_parameters(),
-        "macs": coupling.macs(),
-        "activation_bytes": coupling.activation_bytes(),
-        "units": coupling.num_units,
-    }
+    with stages(2) as begin:
+        begin("loading")
+        model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
+        inputs = made_inputs(model, options.input, seed=options.seed)
+        begin("watching one run")
+        with without_cache(model):
+            coupling = secateur.analyze(model, inputs, ignore=options.ignore)
+        costs = {
+            "parameters": coupling.num_parameters(),
+            "macs": coupling.macs(),
+            "activation_bytes": coupling.activation_bytes(),
+            "units": coupling.num_units,
+        }
     _show(screen, str(options.model), coupling, costs)
     return {
         "model": str(options.model),

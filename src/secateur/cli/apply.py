@@ -12,7 +12,7 @@ from secateur._errors import UnsupportedError
 from secateur._files import refuse_place
 from secateur.checkpoints import Checkpoint, Cut, cut_checkpoint, open_checkpoint
 from secateur.cli.screen import Screen
-from secateur.cli.weights import is_saved_model, refuse_compressed
+from secateur.shrink.sources import is_saved_model, refuse_other_kinds
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -40,8 +40,7 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     refuse_place(options.out, force=options.force)
     plan, checkpoint = ShrinkPlan.load(options.plan), open_checkpoint(options.file)
     cuts = cuts_of(plan, checkpoint)
-    with screen.counting_bytes("cutting", checkpoint.num_bytes) as advance:
-        cut_checkpoint(checkpoint, cuts, options.out, force=options.force, advance=advance)
+    cut_checkpoint(checkpoint, cuts, options.out, force=options.force)
     after = open_checkpoint(options.out)
     count, before, left = len(list(checkpoint)), checkpoint.num_bytes, after.num_bytes
     screen.console.print(f"{len(cuts)} of {count} tensors cut, {before:,} -> {left:,} bytes")
@@ -61,7 +60,7 @@ def cuts_of(plan: ShrinkPlan, checkpoint: Checkpoint) -> dict[str, Cut]:
         ShapeError: A tensor is missing or has another shape: another architecture, or the plan was applied already.
         UnsupportedError: The file records sizes of modules, which the plan says nothing of without the model.
     """
-    refuse_compressed(checkpoint)
+    refuse_other_kinds(checkpoint)
     if is_saved_model(checkpoint):
         raise UnsupportedError(
             f"{checkpoint.shards[0].path} was written by secateur.save: it records sizes of the model's modules too, "

@@ -13,6 +13,7 @@ import secateur
 from secateur import Masks, runtime
 from secateur._errors import InvalidInputError
 from secateur._files import refuse_place, written_file
+from secateur._progress import stages
 from secateur.checkpoints import open_checkpoint
 from secateur.cli.inputs import add_inputs, made_inputs
 from secateur.cli.models import add_model, load_model
@@ -38,7 +39,7 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
     add_model(parser)
     add_inputs(parser)
     parser.add_argument(
-        "--masks", metavar="FILE", help="masks.safetensors of secateur prune, if zeros are not yet there"
+        "--masks", metavar="FILE", help="safetensors of Masks(model).state_dict(), if zeros are not yet there"
     )
     parser.add_argument("--values", choices=[*_VALUES], default="float32", help="dtype of packed values")
     parser.add_argument("--margin", type=float, default=0.05, help="gain from which a format is taken (default 0.05)")
@@ -57,16 +58,20 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Compress, and write."""
     refuse_place(options.out, force=options.force)
-    model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
-    inputs = made_inputs(model, options.input, seed=options.seed)
-    if options.masks:
-        _put_masks(model, options.masks)
-    with screen.waiting("trying formats"), using_threads(options.threads):
-        fast = secateur.compress(
-            model, inputs, values=_VALUES[options.values], margin=options.margin, formats=options.format
-        )
-    with written_file(options.out, force=options.force) as path, screen.waiting("writing"):
-        fast.save(path)
+    with stages(3) as begin:
+        begin("loading")
+        model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
+        inputs = made_inputs(model, options.input, seed=options.seed)
+        if options.masks:
+            _put_masks(model, options.masks)
+        begin("choosing formats")
+        with using_threads(options.threads):
+            fast = secateur.compress(
+                model, inputs, values=_VALUES[options.values], margin=options.margin, formats=options.format
+            )
+        begin("writing")
+        with written_file(options.out, force=options.force) as path:
+            fast.save(path)
     screen.console.print(str(fast.report), soft_wrap=True)
     screen.console.print(options.out)
     report = {} if fast.report is None else fast.report.to_dict()

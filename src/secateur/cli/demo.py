@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from rich.text import Text
 from torch import nn
 
 import secateur
+from secateur._progress import task, track
 from secateur.cli.digits import RUNS, Outcome, digits, train
 from secateur.cli.screen import Screen, table
 
@@ -43,10 +43,9 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     torch.set_num_threads(1)  # more of them only wait for each other on a net as small as this
     data = digits()
     outcomes = []
-    with screen.counting() as progress:
-        for title, method in RUNS.items():
-            advance = partial(progress.advance, progress.add_task(title, total=options.steps))
-            outcomes.append(train(title, method, data, steps=options.steps, seed=options.seed, advance=advance))
+    for title, method in track(RUNS.items(), "training"):
+        with task(title, options.steps) as bar:
+            outcomes.append(train(title, method, data, steps=options.steps, seed=options.seed, advance=bar.advance))
     console = screen.console
     console.print(_table(outcomes))
     console.print(

@@ -11,18 +11,13 @@ from typing import Any
 from torch import nn
 
 from secateur import _compat, load_
-from secateur._errors import InvalidInputError, ShapeError
+from secateur._errors import InvalidInputError
 from secateur.checkpoints import open_checkpoint
-from secateur.cli.screen import told
-from secateur.cli.weights import is_saved_model, refuse_compressed
+from secateur.checkpoints.headers import DTYPES
+from secateur.shrink.pretrained import CONFIG, pretrained
+from secateur.shrink.sources import is_saved_model, refuse_other_kinds
 
-__all__ = ["load_folder", "quiet", "transformers", "without_cache"]
-
-_CONVERT = (
-    "convert it once, with weights that you trust: "
-    'python -c "from transformers import AutoModel; import sys; '
-    'AutoModel.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])" FOLDER NEW_FOLDER'
-)
+__all__ = ["load_folder", "transformers", "without_cache"]
 
 
 def load_folder(folder: str) -> nn.Module:
@@ -38,19 +33,20 @@ def load_folder(folder: str) -> nn.Module:
     """
     library = transformers()
     path = Path(folder)
-    if not (path / "config.json").is_file():
+    if not (path / CONFIG).is_file():
         raise InvalidInputError(
             f"{path} is no folder of a transformers model: it has no config.json.", is_folder=path.is_dir()
         )
-    _refuse_pickles(path)
     checkpoint = open_checkpoint(path)
-    refuse_compressed(checkpoint)
-    with quiet(library):
-        config, kind = _kind(library, path)
-        if is_saved_model(checkpoint):
-            made: nn.Module = kind(config)
-            return load_(made, checkpoint.shards[0].path)
-        return _pretrained(kind, path)
+    config, kind = _kind(library, path)
+    if not is_saved_model(checkpoint):
+        refuse_other_kinds(checkpoint)
+        return pretrained(kind, path)
+    made: nn.Module = kind(config)
+    dtypes = {tensor.name: DTYPES[tensor.dtype] for tensor in checkpoint}
+    for name, parameter in made.named_parameters():
+        parameter.data = parameter.data.to(dtypes.get(name, parameter.dtype))
+    return load_(made, path)
 
 
 def transformers() -> Any:
@@ -63,19 +59,6 @@ def transformers() -> Any:
     if library is None:
         raise InvalidInputError("hf:FOLDER needs transformers.", fix="pip install 'secateur[transformers]'")
     return library
-
-
-@contextmanager
-def quiet(library: Any) -> Iterator[None]:
-    """Have transformers show no bars of its own."""
-    logging = library.utils.logging
-    was = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was:
-            logging.enable_progress_bar()
 
 
 @contextmanager
@@ -92,23 +75,9 @@ def without_cache(model: nn.Module) -> Iterator[None]:
         config.use_cache = True
 
 
-def _refuse_pickles(path: Path) -> None:
-    """Refuse a folder without safetensors."""
-    if any(path.glob("*.safetensors")):
-        return
-    pickled = sorted(file.name for suffix in ("bin", "pt", "pth", "ckpt") for file in path.glob(f"*.{suffix}"))
-    if pickled:
-        raise InvalidInputError(
-            f"{path} has its weights in pickles only, which can run code as they are read, so they are not.",
-            found=", ".join(pickled[:4]),
-            fix=_CONVERT,
-        )
-    raise InvalidInputError(f"{path} has no weights.", wanted="model.safetensors, or its shards and their index")
-
-
 def _kind(library: Any, path: Path) -> tuple[Any, Any]:
     """The config, and the class of the model."""
-    written = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    written = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     if "auto_map" in written:
         raise InvalidInputError(
             f"the model in {path} comes with code of its own, which is not run.",
@@ -119,20 +88,3 @@ def _kind(library: Any, path: Path) -> tuple[Any, Any]:
     if kind is None:
         raise InvalidInputError(f"config.json in {path} names no class of transformers.", architectures=name)
     return kind.config_class.from_pretrained(path), kind
-
-
-def _pretrained(kind: Any, path: Path) -> nn.Module:
-    """The model with its weights, which must be all there."""
-    try:
-        model, found = kind.from_pretrained(path, local_files_only=True, use_safetensors=True, output_loading_info=True)
-    except RuntimeError as error:  # how transformers tells of shapes that do not fit
-        raise ShapeError(f"the weights in {path} do not fit its config: {told(error)}") from error
-    missing = sorted(found["missing_keys"])
-    if missing:
-        raise ShapeError(
-            f"the weights in {path} do not fit its config.",
-            missing=", ".join(missing[:8]),
-            unknown=", ".join(sorted(found["unexpected_keys"])[:8]) or "none",
-        )
-    made: nn.Module = model
-    return made

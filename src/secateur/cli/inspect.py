@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secateur import checkpoints
@@ -31,11 +30,7 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Look at the file."""
-    with screen.counting(of_bytes=True) as progress:
-        task = progress.add_task(Path(options.file).name, total=None)
-        found = checkpoints.inspect(
-            options.file, advance=lambda count, total: progress.update(task, advance=count, total=total)
-        )
+    found = checkpoints.inspect(options.file)
     _show(screen, options, found)
     return {
         "file": options.file,
@@ -44,6 +39,7 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
         "sparsity": found.sparsity,
         "tensors": [tensor.to_dict() for tensor in found.tensors if tensor.zeros or not options.sparse],
         "tied": [list(names) for names in found.tied],
+        "parts": found.parts,
     }
 
 
@@ -66,6 +62,8 @@ def _show(screen: Screen, options: argparse.Namespace, found: Inspection) -> Non
     screen.console.print(shown)
     for names in found.tied:
         screen.console.print(f"equal: {', '.join(names)}")
+    for part, size in found.parts.items():
+        screen.console.print(f"beside the weights: {part}, {size:,} bytes")
     total = sum(tensor.bytes for tensor in found.tensors)
     screen.console.print(
         f"{len(found.tensors):,} tensors, {total:,} bytes; {found.zeros:,} of {found.entries:,} entries are zero "

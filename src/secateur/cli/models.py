@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from secateur import _compat
+from secateur import _compat, load_
 from secateur._errors import InvalidInputError
 from secateur.cli.folders import load_folder
 from secateur.cli.screen import told
-from secateur.cli.weights import load_weights
 
 __all__ = ["ModelName", "add_model", "keyword", "load_model", "model_name"]
 
@@ -102,7 +101,7 @@ def load_model(name: ModelName, arguments: Mapping[str, object], *, checkpoint: 
         torch.manual_seed(seed)
         model = _made(name, dict(arguments))
     if checkpoint is not None:
-        load_weights(model, checkpoint)
+        load_(model, checkpoint)
     return model.eval()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 import secateur
 from secateur._errors import InvalidInputError
+from secateur._progress import stages
 from secateur.cli.inputs import add_inputs, made_inputs
 from secateur.cli.models import add_model, load_model
 from secateur.cli.screen import Screen
@@ -54,14 +56,22 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
             checkpoints=len(files),
             fix="--checkpoint - for a model with random weights",
         )
+    with stages(2) as begin:
+        begin("loading")
+        models = _loaded(options, files)
+        inputs = made_inputs(next(iter(models.values())), options.input, seed=options.seed)
+        begin("measuring")
+        found = secateur.profile(models, inputs, seconds=options.seconds, threads=options.threads)
+    screen.console.print(repr(found), soft_wrap=True)
+    return found.to_dict()
+
+
+def _loaded(options: argparse.Namespace, files: Sequence[str]) -> dict[str, nn.Module]:
+    """The models by what tells them apart."""
     models: dict[str, nn.Module] = {}
     for name, file in zip(options.model, files, strict=True):
         shown = str(name) if file == _NONE else f"{name} {file}"
         label = shown if shown not in models else f"{shown} ({len(models) + 1})"
         checkpoint = None if file == _NONE else file
         models[label] = load_model(name, dict(options.arg), checkpoint=checkpoint, seed=options.seed)
-    inputs = made_inputs(next(iter(models.values())), options.input, seed=options.seed)
-    with screen.waiting("measuring"):
-        found = secateur.profile(models, inputs, seconds=options.seconds, threads=options.threads)
-    screen.console.print(repr(found), soft_wrap=True)
-    return found.to_dict()
+    return models

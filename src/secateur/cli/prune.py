@@ -6,13 +6,13 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
 from torch import Tensor, nn
 
 import secateur
 from secateur import Masks, allocation, patterns, scores
 from secateur._errors import InvalidInputError
 from secateur._files import refuse_place, written_folder
+from secateur._progress import stages
 from secateur.cli.inputs import input_shape, made_inputs
 from secateur.cli.models import add_model, load_model
 from secateur.cli.screen import Screen, table
@@ -26,7 +26,7 @@ _SYNFLOW = "synflow"
 _ALLOCATIONS = {name.rstrip("_"): each for name, each in allocation.ALLOCATIONS.items() if name != "PerTensor"}
 _GROUPS = re.compile(r"(\d+):(\d+)")
 _BLOCK = re.compile(r"(\d+)x(\d+)")
-WEIGHTS, MASKS = "model.safetensors", "masks.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 def add_parser(commands: _SubParsersAction[Any]) -> None:
@@ -85,22 +85,26 @@ def pattern(text: str) -> patterns.Pattern:
 def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Choose the weights, and write."""
     refuse_place(options.out, force=options.force)
-    model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
-    with screen.waiting("choosing weights"):
+    with stages(4) as begin:
+        begin("loading")
+        model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
+        begin("scoring")
+        score = _score(model, options)
+        begin("choosing weights")
         masks = secateur.prune_(
             model,
             sparsity=options.sparsity,
-            score=_score(model, options),
+            score=score,
             allocation=_ALLOCATIONS[options.allocation or ("global" if options.score == _SYNFLOW else "uniform")],
             pattern=options.pattern,
             include=options.include,
             exclude=options.exclude,
         )
-    with written_folder(options.out, force=options.force) as folder, screen.waiting("writing"):
-        safetensors.torch.save_file(masks.state_dict(), folder / MASKS)
-        secateur.save(model, folder / WEIGHTS)
-        files = sorted(file.name for file in folder.iterdir())
-    found = _figures(masks)
+        begin("writing")
+        with written_folder(options.out, force=options.force) as folder:
+            secateur.save(model, folder / WEIGHTS)
+            files = sorted(file.name for file in folder.iterdir())
+        found = _figures(masks)
     _show(screen, options, found, files)
     return {"model": str(options.model), "pattern": repr(options.pattern), **found, "out": options.out, "files": files}
 

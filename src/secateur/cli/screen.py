@@ -1,17 +1,16 @@
-"""Where commands print: tables for people or one JSON document, and progress for who sits at a terminal."""
+"""Where commands print: tables for people or one JSON document."""
 
 from __future__ import annotations
 
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from secateur._errors import SecateurError
@@ -26,17 +25,15 @@ class Screen:
 
     Args:
         json: Whether standard output is one JSON document.
-        quiet: Whether there is to be no progress.
 
     Attributes:
         console: Standard output for people; silent if it is for JSON.
     """
 
-    def __init__(self, *, json: bool, quiet: bool) -> None:
+    def __init__(self, *, json: bool) -> None:
         self._json = json
         width = None if sys.stdout.isatty() else _WIDE
         self.console = Console(quiet=json, width=width, highlight=False, markup=False, emoji=False)
-        self._errors = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
 
     @contextmanager
     def kept_clean(self) -> Iterator[None]:
@@ -48,27 +45,6 @@ class Screen:
         """Print what a command has returned, if that is wanted."""
         if self._json:
             print(json.dumps(found, indent=2))
-
-    @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        """Show that something goes on whose end is not known."""
-        with self._errors.status(f"{what} …") if not self._errors.quiet else nullcontext():
-            yield
-
-    @contextmanager
-    def counting(self, *, of_bytes: bool = False) -> Iterator[Progress]:
-        """Bars, one for each task that is added; in steps, or in bytes."""
-        amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
-        columns = (TextColumn("{task.description:<22}"), BarColumn(), amount, TimeElapsedColumn())
-        with Progress(*columns, console=self._errors, disable=self._errors.quiet, transient=True) as progress:
-            yield progress
-
-    @contextmanager
-    def counting_bytes(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar of bytes; what it gives is called with those that are done."""
-        with self.counting(of_bytes=True) as progress:
-            task = progress.add_task(what, total=total)
-            yield lambda count: progress.advance(task, count)
 
 
 def table(title: str, *columns: str, sides: str = "") -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from secateur import shrink as library
 from secateur._errors import InvalidInputError
 from secateur._files import refuse_place, written_folder
 from secateur._passes import Inputs
-from secateur.cli.configs import save_with_config
+from secateur._progress import stages
 from secateur.cli.folders import without_cache
 from secateur.cli.inputs import add_inputs, made_inputs
 from secateur.cli.models import add_model, load_model
@@ -37,7 +36,7 @@ _LOADED = {
     True: "from_pretrained loads it",
     False: "secateur.load_ loads it: no config describes it (--keep 'head dims' with --sparsity often leads to one)",
 }
-PLAN, WEIGHTS, REPORT, CONFIG = "plan.safetensors", "model.safetensors", "report.html", "config.json"
+PLAN, WEIGHTS, REPORT = "plan.safetensors", "model.safetensors", "report.html"
 
 
 def add_parser(commands: _SubParsersAction[Any]) -> None:
@@ -91,18 +90,23 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Plan, cut, and write."""
     refuse_place(options.out, force=options.force)
-    model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
-    inputs = made_inputs(model, options.input, seed=options.seed)
-    config = copy.deepcopy(getattr(model, "config", None))
-    with without_cache(model):
-        plan = _plan(model, inputs, options, screen)
-        with screen.waiting("removing units"):
+    with stages(5) as begin:
+        begin("loading")
+        model = load_model(options.model, dict(options.arg), checkpoint=options.checkpoint, seed=options.seed)
+        inputs = made_inputs(model, options.input, seed=options.seed)
+        config = copy.deepcopy(getattr(model, "config", None))
+        with without_cache(model):
+            begin("choosing units")
+            plan = _plan(model, inputs, options)
+            begin("removing units")
             plan.apply_(model, tried_on=inputs, verify=inputs if options.verify else None)
-    with written_folder(options.out, force=options.force) as folder, screen.waiting("writing"):
-        plan.save(folder / PLAN)
-        has_config = _write_weights(model, config, plan, inputs, folder, options)
-        write_html(folder / REPORT, plan=plan, title=str(options.model))
-        files = sorted(file.name for file in folder.iterdir())
+        with written_folder(options.out, force=options.force) as folder:
+            begin("writing")
+            plan.save(folder / PLAN)
+            has_config = _write_weights(model, config, inputs, folder, options)
+            begin("writing the report")
+            write_html(folder / REPORT, plan=plan, title=str(options.model))
+            files = sorted(file.name for file in folder.iterdir())
     _show(screen, plan, options, files)
     if options.model.source == "hf":
         screen.console.print(_LOADED[has_config])
@@ -162,26 +166,25 @@ def _multiple(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
-def _plan(model: nn.Module, inputs: Inputs, options: argparse.Namespace, screen: Screen) -> ShrinkPlan:
+def _plan(model: nn.Module, inputs: Inputs, options: argparse.Namespace) -> ShrinkPlan:
     """Choose the units that go."""
     limits = {name: getattr(options, name) for name in ("macs", "params", "latency")}
     given = {name: value for name, value in limits.items() if value is not None}
     if not given and options.sparsity is None:
         raise InvalidInputError("nothing says how much is to go.", fix="--macs 0.5, --params 0.5 or --sparsity 0.3")
-    with screen.waiting("timing products" if options.latency else "choosing units"):
-        coupling = secateur.analyze(model, inputs, ignore=options.ignore)
-        return secateur.plan_shrink(
-            model,
-            inputs,
-            sparsity=options.sparsity,
-            budget=Budget(**given) if given else None,
-            score=library.UNIT_SCORES[options.score],
-            scope=options.scope,
-            round_to=options.round_to,
-            min_units=options.min_units,
-            overrides={**_kept(coupling, options.keep), **dict(options.override)},
-            coupling=coupling,
-        )
+    coupling = secateur.analyze(model, inputs, ignore=options.ignore)
+    return secateur.plan_shrink(
+        model,
+        inputs,
+        sparsity=options.sparsity,
+        budget=Budget(**given) if given else None,
+        score=library.UNIT_SCORES[options.score],
+        scope=options.scope,
+        round_to=options.round_to,
+        min_units=options.min_units,
+        overrides={**_kept(coupling, options.keep), **dict(options.override)},
+        coupling=coupling,
+    )
 
 
 def _kept(coupling: Coupling, kinds: list[str]) -> Overrides:
@@ -197,14 +200,10 @@ def _kept(coupling: Coupling, kinds: list[str]) -> Overrides:
     return {number: 0.0 for number, group in enumerate(coupling.groups) if group.kind in kinds}
 
 
-def _write_weights(
-    model: nn.Module, config: Any, plan: ShrinkPlan, inputs: Inputs, folder: Path, options: argparse.Namespace
-) -> bool:
+def _write_weights(model: nn.Module, config: Any, inputs: Inputs, folder: Path, options: argparse.Namespace) -> bool:
     """Write the smaller model; say whether a config describes it."""
     if options.model.source == "hf":
-        if save_with_config(model, config, plan, inputs, folder):
-            return True
-        shutil.copy(Path(options.model.name) / CONFIG, folder / CONFIG)
+        return library.save_pretrained(model, folder, inputs, config=config, force=True)
     secateur.save(model, folder / WEIGHTS)
     return False
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from secateur._errors import InvalidInputError
 from secateur._names import Selector, match, selectors_among
 from secateur._passes import without_collections
+from secateur._progress import task
 from secateur.graph.capture import tensors_in
 from secateur.graph.costs import Activation, Counter, Product, activation_bytes, macs
 from secateur.graph.grouping import Group, groups_of, leaves
@@ -185,6 +186,7 @@ class Coupling:
         return "\n".join(lines)
 
 
+@task("analyzing")
 @without_collections()
 def analyze(
     model: nn.Module,

@@ -12,6 +12,7 @@ from string import ascii_lowercase
 from xml.sax.saxutils import escape, quoteattr
 
 from secateur._errors import InvalidInputError
+from secateur._files import written_file
 from secateur.graph.coupling import Coupling, Group
 from secateur.graph.labels import Dims, size_of
 
@@ -84,7 +85,8 @@ def draw(coupling: Coupling, path: str | PathLike[str] | None = None) -> str:
         ]
     )
     if path is not None:
-        Path(path).write_text(svg, encoding="utf-8")
+        with written_file(path) as beside:
+            beside.write_text(svg, encoding="utf-8")
     return svg
 
 

@@ -1,10 +1,11 @@
-"""What was pruned and what came of it: one HTML page, plain data, and plots.
+"""What was pruned and what came of it: one HTML page, plain data, and plots; and whether progress is shown.
 
 Files: gathering (`gather`, `write_html`), document (`Report`), figures (its parts as values); plans, layers, trainings,
 sparsity, comparisons and diagnoses (what they are made from); units, markup, charts, drawing and page, with page.css
 and page.js (how they become HTML); plotting (how they become plots).
 """
 
+from secateur._progress import without_progress
 from secateur.report.document import Report
 from secateur.report.figures import Section
 from secateur.report.gathering import gather, write_html
@@ -29,5 +30,6 @@ __all__ = [
     "plot_sparsity",
     "plot_training",
     "plot_widths",
+    "without_progress",
     "write_html",
 ]

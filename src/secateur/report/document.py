@@ -9,6 +9,7 @@ from typing import Any
 
 from secateur._errors import InvalidInputError
 from secateur._files import written_file
+from secateur._progress import task
 from secateur.report.figures import Section
 from secateur.report.page import page
 
@@ -38,6 +39,7 @@ class Report:
         """The text of the page, the same for the same report."""
         return page(self)
 
+    @task("drawing figures")
     def write_html(self, path: str | PathLike[str]) -> Path:
         """Write the page to one file that needs no other and no network.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
+from secateur._progress import task
 from secateur.dst import History
 from secateur.report.comparisons import comparison_sections
 from secateur.report.diagnoses import findings_section
@@ -25,6 +26,7 @@ __all__ = ["check_plan", "gather", "masks_of", "runs_of", "write_html"]
 _FIX = "plan=secateur.plan_shrink(model, example_inputs, sparsity=0.5)"
 
 
+@task("gathering figures")
 def gather(
     *,
     plan: ShrinkPlan | GrowPlan | None = None,

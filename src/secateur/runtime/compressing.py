@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secateur import _native
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._passes import Inputs, call_with, undisturbed
+from secateur._progress import task
 from secateur.graph.trace import refuse_strange
 from secateur.runtime.choosing import Choice
 from secateur.runtime.comparing import difference, num_bytes, own, run_seconds
@@ -26,6 +27,7 @@ from secateur.runtime.trial import Trial
 __all__ = ["compress"]
 
 
+@task("compressing")
 @torch.inference_mode(mode=False)
 def compress(
     model: nn.Module,
@@ -158,6 +160,7 @@ def _with_channels_last(dense: nn.Module, tried: _Try, examples: Sequence[Inputs
     return min((tried, other), key=lambda each: each.rank(_tolerance(dense, values)))
 
 
+@task("measuring the whole model")
 def _measured(
     dense: nn.Module,
     plain: nn.Module,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from secateur import _native
 from secateur._errors import InvalidInputError, ShapeError
-from secateur._files import opened, written_file
+from secateur._files import opened
 from secateur._names import owner_of, put_module
 from secateur.graph.provenance import stored_sizes
 from secateur.masks.packing import count_kept, num_bytes, pack, unpack
@@ -62,8 +62,7 @@ def write(fast: Compressed, path: str | PathLike[str]) -> None:
         "structure": fast.origin.structure,
         "kinds": fast.origin.kinds,
     }
-    with written_file(path) as beside:
-        write_file(beside, "compressed", header, tensors)
+    write_file(path, "compressed", header, tensors)
 
 
 @torch.inference_mode(mode=False)

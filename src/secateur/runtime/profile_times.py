@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from secateur._passes import without_collections
+from secateur._progress import task
 
 __all__ = ["Latency", "latencies"]
 
@@ -49,15 +50,19 @@ def latencies(
     Returns:
         One result for each.
     """
-    turns = [_turn_of(call) if between is None else 1 for call in calls]
     times: list[list[float]] = [[] for _ in calls]
-    end, rounds = time.perf_counter() + seconds, 0
-    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
-        for call, turn, found in zip(calls, turns, times, strict=True):
-            if between is not None:
-                between()
-            found += _timed(call, turn)
-        rounds += 1
+    with task("timing", 100) as bar:
+        turns = [_turn_of(call) if between is None else 1 for call in calls]
+        end, rounds = time.perf_counter() + seconds, 0
+        while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
+            for call, turn, found in zip(calls, turns, times, strict=True):
+                if between is not None:
+                    between()
+                found += _timed(call, turn)
+            rounds += 1
+            left = max(1 - rounds / _LEAST_ROUNDS, (end - time.perf_counter()) / (seconds or 1.0), 0.0)
+            bar.done = 100 * (1 - left)
+        bar.done = 100
     return [_summary(found) for found in times]
 
 

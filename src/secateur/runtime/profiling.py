@@ -16,6 +16,7 @@ from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._machine import machine_name, wait_for
 from secateur._passes import Inputs, call_with, evaluating, traceless, undisturbed
+from secateur._progress import task, track
 from secateur._wrappers import unwrapped
 from secateur.graph.trace import refuse_strange
 from secateur.runtime.profile_result import ModelProfile, Profile
@@ -31,6 +32,7 @@ _MOST_THREADS = 1024  # OpenMP ends the process if it cannot have as many as it 
 _NOTABLE = 0.05  # share of zeros from which a model counts as masked
 
 
+@task("measuring")
 def profile(
     models: nn.Module | Mapping[str, nn.Module],
     example_inputs: Inputs,
@@ -72,7 +74,7 @@ def profile(
     with _threads(threads), ExitStack() as stack:
         for model in named.values():
             stack.enter_context(evaluating(model))
-        works = {name: _work(name, model, example_inputs) for name, model in named.items()}
+        works = {n: _work(n, model, example_inputs) for n, model in track(named.items(), "counting operations")}
         times = _times({name: model for name, model in named.items() if _has_values(model)}, example_inputs, seconds)
         machine = machine_name(*_place(next(iter(named.values()))))
     rows = [_row(name, model, works[name], times.get(name)) for name, model in named.items()]

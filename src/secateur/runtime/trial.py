@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._passes import Inputs
+from secateur._progress import task, track
 from secateur.runtime import choosing
 from secateur.runtime.attention import can_be_opened
 from secateur.runtime.choosing import Choice, choose
@@ -43,6 +44,7 @@ class Trial:
         folds: Whether norms are folded.
     """
 
+    @task("looking at layers")
     def __init__(self, model: nn.Module, examples: Sequence[Inputs], *, folds: bool = True) -> None:
         self.examples = examples
         seen = [observe(model, inputs, _WATCHED) for inputs in examples]
@@ -66,7 +68,7 @@ class Trial:
         evict = _evictor(num_bytes(self.opened))
         found = {}
         with torch.inference_mode():
-            for path, place in self.places.items():
+            for path, place in track(self.places.items(), "trying formats"):
                 layer = inside(self.opened).get_submodule(path)
                 found[path] = choose(
                     layer,

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from secateur._errors import InvalidInputError, UnsupportedError
 from secateur._names import Selectors
 from secateur._passes import Inputs, call_with, in_double, untouched
+from secateur._progress import track
 from secateur._units import lowest, lowest_counts
 from secateur._wrappers import unwrapped
 from secateur.scores._chosen import chosen
@@ -76,7 +77,7 @@ def synflow(
             module.training = False
         tensors, ones = _magnitudes(inner), _ones(inputs)
         scores = _flow(inner, tensors, ones, kept)
-        for done in range(1, rounds):
+        for done in track(range(1, rounds), "scoring in rounds"):
             goal = round(total * (1 - (1 - sparsity) ** (done / rounds)))
             if goal > num_gone:
                 _remove_lowest(scores, kept, goal - num_gone, floor=done - rounds - 1)

@@ -6,6 +6,7 @@ from secateur.shrink.composing import plan_of as plan_of
 from secateur.shrink.dead import plan_masked as plan_masked
 from secateur.shrink.grow_plan import GrowPlan as GrowPlan
 from secateur.shrink.growing import plan_grow as plan_grow
+from secateur.shrink.hub import save_pretrained as save_pretrained
 from secateur.shrink.latency import LatencyTable as LatencyTable
 from secateur.shrink.latency import TimeGrid as TimeGrid
 from secateur.shrink.numbers import NumberPlan as NumberPlan
@@ -68,6 +69,7 @@ __all__ = [
     "plan_shrink",
     "random",
     "save",
+    "save_pretrained",
     "shrink_",
     "shrink_schedule",
     "taylor",

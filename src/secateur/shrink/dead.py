@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, SecateurError, ShapeError
 from secateur._names import Selector, tied_names
+from secateur._progress import task
 from secateur.graph.coupling import Coupling
 from secateur.graph.solve import FIXED, Solution
 from secateur.graph.trace import Inputs, named_tensors
@@ -36,6 +37,7 @@ __all__ = ["plan_masked"]
 Flags = npt.NDArray[np.bool_]
 
 
+@task("finding empty units")
 def plan_masked(
     model: nn.Module,
     example_inputs: Inputs,

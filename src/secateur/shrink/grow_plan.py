@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from secateur._files import opened
-from secateur.shrink.files import tensor_in
+from secateur.shrink.files import Part, tensor_in, write_file
 from secateur.shrink.fit import Fit
 from secateur.shrink.numbers import NumberPlan
-from secateur.shrink.plan_parts import GroupPlan, carried_out, parts_of, write
+from secateur.shrink.plan_parts import GroupPlan, carried_out, part_of, parts_of
 from secateur.surgery.transaction import Holders
 
 __all__ = ["GrowPlan"]
@@ -122,12 +122,17 @@ class GrowPlan:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan to one safetensors file: places and values as tensors, the rest as JSON in the header."""
+        part = self.to_part()
+        write_file(path, "plan", part.header, part.tensors)
+
+    def to_part(self) -> Part:
+        """What `save` writes, for a file that holds the plan beside other things."""
         dims = {name: list(at) for name, at in self.at.items()}
-        write(self, path, kind=_FORMAT, tensors=self._tensors(), dims=dims)
+        return part_of(self, kind=_FORMAT, tensors=self._tensors(), dims=dims)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a plan that `save` wrote.
+        """Read a plan that `save` wrote, or `secateur.save` beside the model.
 
         Raises:
             InvalidInputError: The file holds no such plan.

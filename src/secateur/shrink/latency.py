@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from secateur._errors import InvalidInputError
+from secateur._files import written_file
 from secateur.graph.costs import Counter, Product
 from secateur.graph.coupling import Coupling
 
@@ -185,8 +186,9 @@ class LatencyTable:
             ) from error
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the table to a JSON file."""
-        Path(path).write_text(json.dumps(self.to_dict()), encoding="utf-8")
+        """Write the table to a JSON file; it is there in whole or not at all."""
+        with written_file(path) as beside:
+            beside.write_text(json.dumps(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:

@@ -16,11 +16,11 @@ from secateur._passes import without_collections
 from secateur.graph.coupling import Coupling
 from secateur.graph.trace import Inputs, named_tensors, refuse_strange
 from secateur.shrink.checking import Tried, Verified
-from secateur.shrink.files import tensor_in
+from secateur.shrink.files import Part, names_in, tensor_in, write_file
 from secateur.shrink.fit import Fit
 from secateur.shrink.folding import bias_edits
 from secateur.shrink.numbers import NumberPlan
-from secateur.shrink.plan_parts import GroupPlan, carried_out, parts_of, write
+from secateur.shrink.plan_parts import GroupPlan, carried_out, part_of, parts_of
 from secateur.shrink.values import refuse_valueless
 from secateur.shrink.verifying import Reference, Verification
 from secateur.surgery.admission import copies_among
@@ -219,12 +219,17 @@ class ShrinkPlan:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan to one safetensors file: kept positions as tensors, the rest as JSON in the header."""
+        part = self.to_part()
+        write_file(path, "plan", part.header, part.tensors)
+
+    def to_part(self) -> Part:
+        """What `save` writes, for a file that holds the plan beside other things."""
         more = {"macs": self.macs, "activation_bytes": self.activation_bytes, "latency": self.latency}
-        write(self, path, kind=_FORMAT, tensors=self._tensors(), **more)
+        return part_of(self, kind=_FORMAT, tensors=self._tensors(), **more)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read a plan that `save` wrote.
+        """Read a plan that `save` wrote, or `secateur.save` beside the model.
 
         Raises:
             InvalidInputError: The file holds no plan.
@@ -232,7 +237,7 @@ class ShrinkPlan:
         with opened(path, "plan", _FORMAT, fix="plan.save(path) writes such files") as (file, header):
             keep: dict[str, dict[int, Tensor]] = {}
             additions: dict[str, Tensor] = {}
-            for key in file.keys():  # noqa: SIM118 - not a dict
+            for key in names_in(file, header):
                 name, dim = key.rsplit("|", 1)
                 if dim == _ADDED:
                     additions[name] = tensor_in(file, header, key)

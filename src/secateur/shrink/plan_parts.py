@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from secateur.shrink.files import write_file
+from secateur.shrink.files import Part
 from secateur.shrink.fit import Fit
 from secateur.shrink.numbers import NumberPlan, SetNumber, number_owner
 from secateur.shrink.twins import twins_among, with_free_heads_
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from secateur.shrink.grow_plan import GrowPlan
     from secateur.shrink.plan import ShrinkPlan
 
-__all__ = ["GroupPlan", "carried_out", "parts_of", "write"]
+__all__ = ["GroupPlan", "carried_out", "part_of", "parts_of"]
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,11 @@ def carried_out(
         bound_again.pop_all()
 
 
-def write(
-    plan: GrowPlan | ShrinkPlan, path: str | PathLike[str], *, kind: str, tensors: Mapping[str, Tensor], **more: Any
-) -> None:
-    """Write a plan to one safetensors file: its tensors as such, the rest as JSON in the header, under ``"plan"``.
+def part_of(plan: GrowPlan | ShrinkPlan, *, kind: str, tensors: Mapping[str, Tensor], **more: Any) -> Part:
+    """What a safetensors file holds of a plan: its tensors as such, the rest as JSON in the header.
 
     Args:
         plan: The plan.
-        path: Where to.
         kind: The format.
         tensors: Its tensors.
         **more: What else goes into the header.
@@ -91,11 +87,11 @@ def write(
         "freed": list(plan.freed),
         **more,
     }
-    write_file(path, "plan", header, tensors)
+    return Part(header, tensors)
 
 
 def parts_of(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that both have, by name, from what `write` has written."""
+    """The parts that both have, by name, from the header that `part_of` has made."""
     return {
         "fit": Fit.from_json(header["fit"]),
         "numbers": tuple(NumberPlan(**number) for number in header["numbers"]),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from secateur._errors import InfeasibleError, InvalidInputError
 from secateur._names import Selector
+from secateur._progress import task
 from secateur.graph.coupling import Coupling
 from secateur.graph.trace import Inputs
 from secateur.shrink.budgets import Budget, fewest
@@ -38,6 +39,7 @@ _SCORES = (
 _UNSAID: dict[str, object] = {"score": l2, "scope": Scope.PER_GROUP, "min_units": 2, "by_row": True}
 
 
+@task("planning")
 def plan_shrink(
     model: nn.Module,
     example_inputs: Inputs,

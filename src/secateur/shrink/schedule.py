@@ -13,6 +13,7 @@ from torch import nn
 
 from secateur._errors import InfeasibleError, InvalidInputError, SecateurError, ShapeError
 from secateur._names import Selector, selectors_among
+from secateur._progress import without_progress
 from secateur._wrappers import refuse_model
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.trace import Inputs, named_tensors
@@ -199,9 +200,10 @@ class ShrinkSchedule:
             return None
         if _is_skipped(self._model):
             return None
-        coupling = self._watch()
-        plan = self._planned(coupling, self.cuts[self.num_steps + 1])
-        plan.apply_(self._model, **self._following)
+        with without_progress():  # the training loop has bars of its own
+            coupling = self._watch()
+            plan = self._planned(coupling, self.cuts[self.num_steps + 1])
+            plan.apply_(self._model, **self._following)
         self.plans.append(plan)
         self._left = self._target.left(plan, coupling, self._left)
         self.num_steps += 1

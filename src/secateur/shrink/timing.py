@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from secateur._errors import InvalidInputError
 from secateur._machine import machine_name, wait_for
+from secateur._progress import track
 from secateur.graph.coupling import Coupling
 from secateur.shrink.coupled import refuse_coupling
 from secateur.shrink.latency import LatencyTable, Needed, TimeGrid, check_table, needs
@@ -50,7 +51,7 @@ def measure_latency(model: nn.Module, coupling: Coupling, *, table: LatencyTable
     device, dtype = _place(model)
     machine = machine_name(device, dtype)
     grids = list(table.grids) if table is not None else []
-    for needed in _missing(coupling, table or LatencyTable(())):
+    for needed in track(_missing(coupling, table or LatencyTable(())), "timing products"):
         key = machine, needed.kind, needed.grid()
         if key not in _measured:
             _measured[key] = TimeGrid(

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from secateur._errors import InvalidInputError, SecateurError, UnsupportedError
 from secateur._passes import in_double
+from secateur._progress import track
 from secateur.graph.capture import tensors_in
 from secateur.graph.trace import Inputs, call_with, undisturbed
 from secateur.shrink.folding import Reader, Seen, observed
@@ -117,7 +118,7 @@ def trials(model: nn.Module, inputs: Inputs, modes: Sequence[Mode], readers: Seq
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(0)
         found = [Trial(_double(model), inputs, modes, readers)]
-        for _ in range(_PERTURBED):
+        for _ in track(range(_PERTURBED), "trying other parameters"):
             trial = Trial(_perturbed(model, signs=True), inputs, modes, readers)
             found.append(trial if trial.is_finite else Trial(_perturbed(model, signs=False), inputs, modes, readers))
     return found

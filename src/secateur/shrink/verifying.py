@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from secateur._errors import UnsupportedError
 from secateur._passes import Inputs, call_with, evaluating, undisturbed
+from secateur._progress import task
 from secateur.graph.capture import tensors_in
 from secateur.graph.coupling import Coupling, analyze
 from secateur.graph.heads import free_heads
@@ -101,6 +102,7 @@ class Reference:
     without: Without
 
     @classmethod
+    @task("running without the units")
     def of(cls, model: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Reference:
         """By the plan's own analysis or, if these inputs take another way, by a new one; the model is left as it is."""
         with evaluating(model):
@@ -126,6 +128,7 @@ class Reference:
         )
         return cls(coupling, units, run_without(model, inputs, coupling, units, values={**values, **moved}))
 
+    @task("comparing")
     def compare(self, small: nn.Module, inputs: Inputs, plan: ShrinkPlan) -> Verification:
         """Run the smaller model in evaluation mode and lay it beside this.
 

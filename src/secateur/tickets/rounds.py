@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from secateur import patterns, scores
 from secateur._errors import InvalidInputError
+from secateur._progress import track
 from secateur._wrappers import unwrapped
 from secateur.allocation import Allocation, uniform
 from secateur.allocation._sparsity import check_sparsity
@@ -138,7 +139,7 @@ def imp_(
     start.check_fits(unwrapped(model), buffers=False)
     include, exclude = _lasting(include), _lasting(exclude)
     rounds = []
-    for number, sparsity in enumerate(sparsities):
+    for number, sparsity in enumerate(track(sparsities, "training in rounds")):
         masks = prune_(
             model,
             sparsity=sparsity,

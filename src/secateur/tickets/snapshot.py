@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._errors import HolderError, InvalidInputError, ShapeError, UnsupportedError
-from secateur._files import opened
+from secateur._files import opened, written_file
 from secateur._wrappers import refuse_model, unwrapped
 from secateur.masks.commit import Optimizers, check_held, listed
 from secateur.tickets.nested import from_json, owned, to_json
@@ -242,8 +242,9 @@ def listed_schedulers(schedulers: Schedulers) -> list[Any]:
 
 
 def write(path: str | PathLike[str], key: str, kind: str, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-    """Write a safetensors file with a JSON text under one key of its header."""
-    safetensors.torch.save_file(tensors, fspath(path), {key: json.dumps({"format": kind, **header})})
+    """Write a safetensors file with a JSON text under one key of its header; it is there in whole or not at all."""
+    with written_file(path) as beside:
+        safetensors.torch.save_file(tensors, beside, {key: json.dumps({"format": kind, **header})})
 
 
 def read(path: str | PathLike[str], key: str, kind: str, writer: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
