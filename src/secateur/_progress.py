@@ -46,8 +46,8 @@ def task(what: str, total: float | None = None, *, in_bytes: bool = False) -> It
     if not _is_wanted():
         yield made
         return
-    _open(made)
     try:
+        _open(made)
         yield made
     finally:
         _close(made)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -51,7 +54,7 @@ def counted_products() -> Iterator[list[str]]:
         yield calls
 
 
-def one_by_one(model: Chain, x: Any) -> Any:
+def one_by_one(model: Iterable[nn.Module], x: Any) -> Any:
     for part in model:
         x = part(x)
     return x
@@ -104,6 +107,31 @@ def test_hooks_see_the_calls_of_each_layer(register: str, everywhere: bool) -> N
     with counted_products() as calls:
         assert torch.equal(model(x), expected)
     assert (len(calls), seen) == (1, [])
+
+
+@pytest.mark.parametrize("kind", [nn.Identity, nn.Tanh])
+def test_hooks_of_other_parts_are_called(kind: type[nn.Module]) -> None:
+    model, x = chain(sparse(32, 64), kind(), sparse(16, 32)), torch.randn(3, 64)
+    model(x)
+    model[1]._forward_hooks = OrderedDict()  # as code does that clears all hooks
+    handle = model[1].register_forward_hook(lambda *_: torch.ones(3, 32))
+    assert torch.equal(model(x), model[2](torch.ones(3, 32)))
+    handle.remove()
+    assert torch.equal(model(x), one_by_one(model, x))
+
+
+def test_first_calls_of_several_threads_give_what_later_ones_do() -> None:
+    x, interval = torch.randn(1, 64), sys.getswitchinterval()
+    layers = [sparse(64, 64) for _ in range(3)]
+    expected = one_by_one(layers, x)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(200):
+                model = chain(*layers)
+                assert all(torch.equal(y, expected) for y in pool.map(model, [x] * 8))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_forward_in_place_of_a_layers_own_is_called() -> None:

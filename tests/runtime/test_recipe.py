@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -96,6 +97,6 @@ def test_places_where_nothing_is_left_are_passed_over() -> None:
     x = torch.randn(5, 3)
     expected = chain(x)
     chain.__class__ = Chain
-    chain[1].forward = None  # not called
-    assert torch.equal(chain(x), expected)
+    with patch.object(nn.Identity, "forward", None):  # not called
+        assert torch.equal(chain(x), expected)
     assert called == ["own", "own"]

@@ -72,7 +72,8 @@ def leave(parameter: Tensor, mask: Mask) -> None:
 def touch(_: object = None) -> None:
     """Have `epoch` change: a mask has come or gone, or a masked parameter no longer exists."""
     global _epoch
-    _epoch += 1
+    if _epoch is not None:  # the interpreter has ended, and masked parameters go last
+        _epoch += 1
 
 
 def epoch() -> int:

@@ -102,18 +102,20 @@ class SparseAdamW(SparseOptimizer):
     def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
         states = [self._begun(each, group) for each in members]
         weights = [each.take(each.parameter) for each in members]
+        gradients = [each.take(each.gradient) for each in members]
+        moments = [[state[name] for state in states] for name in self._names(group)]
         adamw(
             weights,
-            [each.take(each.gradient) for each in members],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+            gradients,
+            moments[0],
+            moments[1],
+            moments[2] if group["amsgrad"] else [],
             [state["step"] for state in states],
             amsgrad=group["amsgrad"],
             lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            fused=can_fuse(weights) or None,
+            fused=can_fuse(weights, gradients, *moments) or None,
             **_options(group),
         )
         for each, weight in zip(members, weights, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -127,6 +127,17 @@ class Members:
     idle: list[Mask] = field(default_factory=list)
 
 
-def can_fuse(tensors: Iterable[Tensor]) -> bool:
-    """Whether torch's fused kernels take all of some tensors while steps are counted on the CPU."""
-    return all(tensor.is_cpu and tensor.is_floating_point() for tensor in tensors)
+def can_fuse(weights: Sequence[Tensor], *others: Sequence[Tensor | None]) -> bool:
+    """Whether torch's fused kernels take tensors while steps are counted on the CPU.
+
+    Args:
+        weights: What is stepped. The kernels take the memory of a tensor for one dense block.
+        *others: Gradients and state of each, as far as there is some: the kernels take their layouts for the weight's.
+    """
+    return all(
+        weight.is_cpu
+        and weight.is_floating_point()
+        and torch.ops.aten.is_non_overlapping_and_dense(weight)
+        and all(other is None or other.stride() == weight.stride() for other in with_it)
+        for weight, *with_it in zip(weights, *others, strict=True)
+    )

@@ -115,13 +115,14 @@ class SparseSGD(SparseOptimizer):
     def _step_together(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
         """Step parameters that all have momentum, or all have none."""
         weights = [each.take(each.parameter) for each in members]
+        gradients = [each.take(each.gradient) for each in members]
         momenta = [self._momentum(each) if group["momentum"] else None for each in members]
         sgd(
             weights,
-            [each.take(each.gradient) for each in members],
+            gradients,
             momenta,
             lr=group["lr"],
-            fused=can_fuse(weights) or None,
+            fused=can_fuse(weights, gradients, momenta) or None,
             **_options(group),
         )
         for each, weight, momentum in zip(members, weights, momenta, strict=True):

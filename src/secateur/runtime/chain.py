@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as _of_all
 
 from secateur._native.products import Product, chained
 from secateur.runtime import calls
@@ -21,26 +22,45 @@ __all__ = ["Chain"]
 class Chain(nn.Sequential):
     """nn.Sequential that multiplies packed linear layers in one call and passes over places where nothing is left.
 
-    Hooks, tracers and compilers see each layer: where one of them watches, the layers are called one by one.
+    Hooks, tracers and compilers see each part: where one of them watches, the parts are called one by one.
     """
 
-    _of: tuple[nn.Module | None, ...] = ()
-    _steps: tuple[Callable[[Any], Any], ...] = ()
+    _plan: _Plan | None = None
 
     def forward(self, input: Any) -> Any:
         """Call one part after another."""
-        if torch.compiler.is_compiling():
-            return super().forward(input)  # type: ignore[no-untyped-call]
-        modules = tuple(self._modules.values())
-        if modules != self._of:
-            self._of, self._steps = modules, tuple(_steps(modules))
-        for step in self._steps:
+        modules = cast(tuple[nn.Module, ...], tuple(self._modules.values()))
+        plan = None if torch.compiler.is_compiling() else self._planned(modules)
+        for step in modules if plan is None or plan.is_attended() else plan.steps:
             input = step(input)
         return input
 
+    def _planned(self, modules: tuple[nn.Module, ...]) -> _Plan:
+        """What to do for modules, kept for as long as they are the same."""
+        plan = self._plan
+        if plan is None or plan.modules != modules:
+            self._plan = plan = _Plan(modules)
+        return plan
+
     def __getstate__(self) -> dict[str, Any]:
-        """Copies find their own steps: these are of this one's layers."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_of", "_steps")}
+        """Copies make their own plan: this one is of this one's layers."""
+        return {name: value for name, value in self.__dict__.items() if name != "_plan"}
+
+
+class _Plan:
+    """What is called of some modules, one after another."""
+
+    def __init__(self, modules: tuple[nn.Module, ...]) -> None:
+        self.modules = modules
+        self.steps = tuple(_steps(modules))
+        self._attributes = tuple(vars(module) for module in modules)
+
+    def is_attended(self) -> bool:
+        """Whether somebody wants to see the calls of the modules: by a hook, or by a forward in the place of theirs."""
+        for each in self._attributes:
+            if each["_forward_hooks"] or each["_forward_pre_hooks"] or "forward" in each:
+                return True
+        return bool(_of_all._global_forward_hooks or _of_all._global_forward_pre_hooks)
 
 
 class _Run:
@@ -49,28 +69,20 @@ class _Run:
     def __init__(self, layers: list[SparseLinear], product: Product) -> None:
         self.layers, self.product = layers, product
         self.first, self.inputs, self.outputs = layers[0], layers[0].in_features, layers[-1].out_features
-        own = (hooks for layer in layers for hooks in (layer._forward_hooks, layer._forward_pre_hooks))
-        of_all = nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks
-        self.hooks = (*of_all, *own)
-        self.attributes = tuple(vars(layer) for layer in layers)
 
     def __call__(self, x: Any) -> Any:
-        if self._is_attended() or not isinstance(x, Tensor) or calls.is_watched(x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
-        return multiplied(self.first.admitted(x), self.product, self.inputs, self.outputs)
-
-    def _is_attended(self) -> bool:
-        """Whether somebody wants to see the calls of the layers: by a hook, or by a forward in the place of theirs."""
-        return any(self.hooks) or any("forward" in each for each in self.attributes)
+        if isinstance(x, Tensor) and not calls.is_watched(x):
+            return multiplied(self.first.admitted(x), self.product, self.inputs, self.outputs)
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
-def _steps(modules: tuple[nn.Module | None, ...]) -> Iterator[Callable[[Any], Any]]:
+def _steps(modules: tuple[nn.Module, ...]) -> Iterator[Callable[[Any], Any]]:
     """What is called, one after another."""
     layers: list[SparseLinear] = []
     products: list[Product] = []
-    for module in (each for each in modules if each is not None and type(each) is not nn.Identity):
+    for module in (each for each in modules if type(each) is not nn.Identity):
         product = _product_of(module)
         if layers and (product is None or module.in_features != layers[-1].out_features):
             yield _Run(layers, chained(products))
