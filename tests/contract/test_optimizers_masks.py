@@ -368,7 +368,7 @@ def test_regrown_weights_start_at_zero_without_history(case: OptimizerCase) -> N
     assert bool(moved.any()) or case.needs_sparse
 
 
-@pytest.mark.parametrize("way", ["remove", "load", "attach"])
+@pytest.mark.parametrize("way", ["remove", "load", "attach", "resume"])
 @by_case()
 def test_released_weights_have_no_history(case: OptimizerCase, way: str) -> None:
     problem, optimizer = warmed_up(case)
@@ -377,10 +377,11 @@ def test_released_weights_have_no_history(case: OptimizerCase, way: str) -> None
     case.train(problem.model, optimizer, problem, range(2))
     parameters = {name: problem.model.get_parameter(name) for name in made}
     before = {name: values_of(optimizer, parameter) for name, parameter in parameters.items()}
-    if way == "attach":
+    if way in ("attach", "resume"):
         loaded = copy.deepcopy(optimizer.state_dict())
         optimizer = case.make(problem.model.parameters())
         optimizer.load_state_dict(loaded)
+    if way == "attach":
         masks.attach(optimizer)
     if way == "load":
         masks.load_state_dict({})

@@ -45,6 +45,7 @@ from secateur.masks.state import (
     freshen_state_,
     group_of,
     neutral_period,
+    plain_state,
     state_evidence,
 )
 from secateur.surgery.rules import rule_of
@@ -160,8 +161,15 @@ def _desk_of(optimizer: Optimizer) -> Desk:
     desk = _DESKS.get(optimizer)
     if desk is None:
         desk = _DESKS[optimizer] = Desk()
+        optimizer.register_state_dict_post_hook(_plain)
     desk.refresh(optimizer)
     return desk
+
+
+def _plain(optimizer: Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+    """What a known optimizer gives as its state dict."""
+    masks = _desk_of(optimizer).masks
+    return plain_state(optimizer, masks, found) if masks else found
 
 
 def _settle(optimizer: Optimizer, desk: Desk, masks: Iterable[Mask]) -> None:

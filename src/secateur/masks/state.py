@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from secateur.masks.mask import Mask
 from secateur.masks.registry import mask_of
-from secateur.surgery.rules import rule_of
+from secateur.surgery.rules import Entry, rule_of
 
-__all__ = ["clear_state_", "fill_neutral_", "freshen_state_", "neutral_period", "state_evidence"]
+__all__ = ["clear_state_", "fill_neutral_", "freshen_state_", "neutral_period", "plain_state", "state_evidence"]
 
 _FADED = 1e-3
 """What is left of a neutral value when it is due again."""
@@ -64,12 +64,36 @@ def freshen_state_(optimizer: Optimizer, mask: Mask, grown: Tensor) -> None:
     """
     row, group = rule_of(optimizer), group_of(optimizer, mask.parameter)
     for name, value in _entries(optimizer, mask):
-        fresh, masked = row.entry(name).fresh, row.entry(name).masked
-        number = float(group[fresh]) if isinstance(fresh, str) else fresh or 0.0  # None: a copy of weights that are 0
-        if number == 0.0 and masked is not None:
+        number = _fresh(row.entry(name), group)
+        if number == 0.0 and row.entry(name).masked is not None:
             mask.bits.clear_(value)  # all that is masked, which takes a fraction of the time
         else:
             value.masked_fill_(grown, _number(number, value))
+
+
+def plain_state(optimizer: Optimizer, masks: Iterable[Mask], found: dict[str, Any]) -> dict[str, Any]:
+    """A state dict of the optimizer in which masked weights have the state of weights without history.
+
+    The neutral value of second moments is our own affair: whoever loads this without the masks, or lifts them before
+    the first step, must not find it.
+
+    Args:
+        optimizer: The optimizer.
+        masks: Masks of its parameters.
+        found: What its ``state_dict()`` was about to return; left as it is.
+    """
+    row, state = rule_of(optimizer), dict(found["state"])
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for mask in masks:
+        place = next(i for i, parameter in enumerate(held) if parameter is mask.parameter)
+        group = group_of(optimizer, mask.parameter)
+        for name, value in _entries(optimizer, mask) if place in state else ():
+            number = _fresh(row.entry(name), group)
+            if (row.entry(name).masked or number) and state[place].get(name) is value:
+                plain = value.clone()
+                mask.bits.fill_(plain, _number(number, plain))
+                state[place] = {**state[place], name: plain}
+    return {**found, "state": state}
 
 
 def neutral_period(group: Mapping[str, Any]) -> int:
@@ -114,6 +138,12 @@ def _entries(optimizer: Optimizer, mask: Mask) -> Iterator[tuple[str, Tensor]]:
             and not row.entry(name).is_shaped
         ):
             yield name, value
+
+
+def _fresh(entry: Entry, group: Mapping[str, Any]) -> float:
+    """What an entry holds for a weight without history."""
+    fresh = entry.fresh
+    return float(group[fresh]) if isinstance(fresh, str) else fresh or 0.0  # None: a copy of weights that are 0
 
 
 def _number(number: float, value: Tensor) -> float | complex:
