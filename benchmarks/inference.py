@@ -9,7 +9,7 @@ Weights are random and so are the masks: these are speeds, and say nothing of ac
 half their width, in multiples of 16: how many times faster they are, beside how many times fewer MACs they need: as
 they are, and as `compress` makes them (BatchNorm folded, channels last where that is faster).
 
-    python benchmarks/inference.py [--models mlp …] [--threads 1 2] [--parts masked shrunk] [--quick]
+    python benchmarks/inference.py [--models mlp …] [--inputs "batch 1" …] [--threads 1 2] [--parts masked] [--quick]
 """
 
 from __future__ import annotations
@@ -108,10 +108,9 @@ def check(setting: Setting, calls: dict[str, Call], x: Tensor) -> None:
                 raise RuntimeError(f"{name}: the output differs by {error:.1e} of its largest value")
 
 
-def measure(setting: Setting, number: int, seconds: float, speed: float, *, quick: bool) -> None:
-    """Print the times of all ways on the inputs of a model."""
-    names = list(setting.inputs)
-    for name in names[: (len(names) + 1) // 2] if quick else names:
+def measure(setting: Setting, number: int, seconds: float, speed: float, names: list[str]) -> None:
+    """Print the times of all ways on some inputs of a model."""
+    for name in names:
         x = torch.randn(setting.inputs[name])
         calls, models = ways(setting, x, number)
         check(setting, calls, x)
@@ -187,6 +186,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--parts", nargs="+", choices=["masked", "shrunk"], default=["masked", "shrunk"])
+    parser.add_argument("--inputs", nargs="+", metavar="NAME", help="only these, as 'batch 64'")
     parser.add_argument("--quick", action="store_true", help="a fifth of the time, half of the inputs")
     arguments = parser.parse_args()
     seconds = 0.4 if arguments.quick else 2.0
@@ -197,7 +197,10 @@ def main() -> None:
             reads = ", ".join(f"{size} MB {bandwidth(size * 2**20) / 1e9:.0f}" for size in (1, 16, 64))
             print(f"\n== threads: {number}; at most {speed / 1e9:.0f} GFLOP/s; reads, GB/s: {reads}")
             for name in arguments.models if "masked" in arguments.parts else []:
-                measure(SETTINGS[name], number, seconds, speed, quick=arguments.quick)
+                names = list(SETTINGS[name].inputs)
+                some = names[: (len(names) + 1) // 2] if arguments.quick else names
+                chosen = [each for each in names if each in arguments.inputs] if arguments.inputs else some
+                measure(SETTINGS[name], number, seconds, speed, chosen)
             if "shrunk" in arguments.parts:
                 shrink(arguments.models, seconds)
 

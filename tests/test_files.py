@@ -104,3 +104,11 @@ def test_file_does_not_replace_a_folder(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(InvalidInputError, match="is there already"), written_file(tmp_path / "out", force=True):
         pytest.fail("the block must not run")
+
+
+def test_devices_and_pipes_are_no_places_for_files(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidInputError, match="a device, a pipe or a socket"), written_file(pipe):
+        pass
+    assert pipe.is_fifo()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from secateur._errors import InvalidInputError
 __all__ = ["headers_in", "opened", "parsed", "refuse_place", "written_file", "written_folder"]
 
 _OURS = "secateur."
+_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|masks\.safetensors")
 
 
 @contextmanager
@@ -63,7 +65,7 @@ def parsed(text: str | None) -> dict[str, Any]:
 def headers_in(metadata: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
     """What the metadata of a file holds in formats of the library: key -> its JSON text.
 
-    A part of a file, beside what it is mainly, has a ``"prefix"``, with which the names of its tensors begin.
+    A part of a file, beside what it is mainly, has its tensors in the text itself, as ``"tensors"``.
     """
     headers = {key: parsed(text) for key, text in (metadata or {}).items()}
     return {key: header for key, header in headers.items() if str(header.get("format", "")).startswith(_OURS)}
@@ -99,7 +101,8 @@ def written_folder(path: str | PathLike[str], *, force: bool = False) -> Iterato
 
     Args:
         path: Where the folder is to be.
-        force: Whether it may be there already. Its files are replaced one by one then, and others in it stay.
+        force: Whether it may be there already. Its files are replaced one by one then. Weights of another save, by the
+            names that transformers and we give them, go, as they would be read beside the new ones; the rest stays.
 
     Yields:
         The folder to fill.
@@ -113,8 +116,12 @@ def written_folder(path: str | PathLike[str], *, force: bool = False) -> Iterato
     try:
         yield beside
         if target.is_dir():
-            for file in sorted(beside.iterdir()):
-                os.replace(file, target / file.name)
+            names = sorted(file.name for file in beside.iterdir())
+            for name in names:
+                os.replace(beside / name, target / name)
+            for old in target.iterdir():
+                if _WEIGHTS.fullmatch(old.name) and old.name not in names:
+                    old.unlink()
         else:
             beside.chmod(0o777 & ~_umask())
             os.rename(beside, target)
@@ -135,8 +142,11 @@ def refuse_place(path: str | PathLike[str], *, force: bool) -> None:
     target = Path(path)
     if target.exists() and not force:
         raise InvalidInputError(
-            f"{target} is there already, and nothing is overwritten unasked.", fix="--force, or another place"
+            f"{target} is there already, and nothing is overwritten unasked.",
+            fix="force=True (--force on the command line), or another place",
         )
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise InvalidInputError(f"{target} is no place for a file: it is a device, a pipe or a socket.")
     folder = target.absolute().parent
     if not folder.is_dir():
         raise InvalidInputError(f"{target} cannot be written: there is no such folder.", fix=f"mkdir -p {folder}")

@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from secateur import InvalidInputError
+from secateur import InvalidInputError, UnsupportedError
 from secateur.checkpoints.headers import DTYPES, encoded, read_header
 
 TENSORS = {
@@ -109,3 +109,9 @@ def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     torch.save(TENSORS, tmp_path / "x.pt")
     with pytest.raises(InvalidInputError, match="is not a safetensors file"):
         read_header(tmp_path / "x.pt")
+
+
+def test_a_header_longer_than_programs_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secateur.checkpoints.headers.LONGEST", 64)
+    with pytest.raises(UnsupportedError, match=r"cannot hold this much(?s:.*)limit: 64"):
+        encoded([("a", "F32", (2, 3))], {"plan": "x" * 40})

@@ -18,6 +18,9 @@ from secateur.cli import main
 MODELS = '''
 """Models of a user."""
 
+import subprocess
+import sys
+
 from torch import nn
 
 
@@ -29,6 +32,15 @@ def mlp(width=16, act="relu"):
 def noisy():
     print("made by hand")
     return mlp()
+
+
+def loud():
+    subprocess.run(["echo", "made by a program"])
+    return mlp()
+
+
+def ending():
+    sys.exit()
 
 
 def broken():

@@ -54,9 +54,10 @@ def test_demo_shrinks_in_eight_cuts_that_the_optimizer_follows() -> None:
     assert change.note() == "ShrinkSchedule: step 30, 70 of 352 units left"
 
 
-def test_demo_refuses_too_few_steps_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--steps", "3"]) == 1
-    assert "at least 30 steps" in capsys.readouterr().err
+def test_demo_refuses_too_few_steps_without_a_traceback(run: Run) -> None:
+    result = run("demo", "--steps", "3")
+    assert result.status == 2
+    assert "at least 30 steps" in result.err
 
 
 def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:

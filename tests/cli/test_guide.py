@@ -37,7 +37,7 @@ def test_commands_run_and_print_what_is_shown(run: Run, tmp_path: Path, monkeypa
                 subprocess.run(["bash", "-c", line], env=environment, check=True)
         if after.language == "text":
             assert all(shown in printed.splitlines() for shown in after.text.splitlines())
-    assert commands == 9
+    assert commands == 10
     assert {path.name for path in tmp_path.iterdir()} >= {
         "small",
         "vit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_every_command_explains_itself(name: str, run: Run) -> None:
     shown = run(name, "--help")
     assert shown.status == 0
     assert all(option in shown.out for option in ("--json", "--quiet", "--traceback"))
+    assert "%%" not in shown.out
 
 
 def test_help_lists_every_command(run: Run) -> None:
@@ -65,7 +67,20 @@ def test_help_lists_every_command(run: Run) -> None:
         ["shrink", "my_models:mlp", "--input", "2x8", "--override", "0", "--out", "x"],
         ["prune", "my_models:mlp", "--pattern", "4:2", "--out", "x"],
         ["prune", "my_models:mlp", "--pattern", "stripes", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--macs", "1.5", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--params", "0", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--latency", "nan", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--sparsity", "90", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--sparsity", "0.5", "--macs", "0.5", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--sparsity", "0.5", "--round-to", "0", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--sparsity", "0.5", "--min-units", "0", "--out", "x"],
+        ["shrink", "my_models:mlp", "--input", "2x8", "--sparsity", "0.5", "--override", "0=7", "--out", "x"],
+        ["analyze", "my_models:mlp", "--input", "x=2x8", "--input", "2x8"],
         ["profile", "my_models:mlp", "--input", "2x8", "--threads", "none"],
+        ["profile", "my_models:mlp", "--input", "2x8", "--seconds", "-1"],
+        ["profile", "my_models:mlp", "--input", "2x8", "--checkpoint", "a", "--checkpoint", "b"],
+        ["demo", "--steps", "few"],
         ["completion", "powershell"],
     ],
 )
@@ -81,6 +96,19 @@ def test_json_is_alone_on_standard_output_whatever_the_model_prints(run: Run, fo
     result = run("analyze", "my_models:noisy", "--input", "2x8", "--json")
     assert result.data["parameters"] == 8 * 16 + 16 + 16 * 16 + 16 + 16 * 4 + 4
     assert "made by hand" in result.err
+
+
+def test_json_is_alone_on_standard_output_whatever_programs_print(folder: Path) -> None:
+    words = [SCRIPT, "analyze", "my_models:loud", "--input", "2x8", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["units"] == 32
+    assert done.stderr == "made by a program\n"
+
+
+def test_model_that_ends_the_program_is_an_error(run: Run, folder: Path) -> None:
+    result = run("analyze", "my_models:ending", "--input", "2x8")
+    assert (result.status, result.out) == (1, "")
+    assert "has ended the program before the command was done" in result.err
 
 
 def test_error_of_the_model_s_own_is_told_with_its_line(run: Run, folder: Path) -> None:

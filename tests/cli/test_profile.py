@@ -43,5 +43,5 @@ def test_table_shows_times_on_the_threads_that_are_asked_for(run: Run, folder: P
 
 def test_number_of_checkpoints_must_be_that_of_models(run: Run, folder: Path) -> None:
     result = run("profile", "my_models:mlp", "my_models:mlp", "--input", "2x8", "--checkpoint", "x")
-    assert result.status == 1
+    assert result.status == 2
     assert "each model has a checkpoint of its own" in result.err

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 import secateur
 from secateur import Masks, patterns, scores
 from secateur.cli.models import load_model, model_name
 from secateur.cli.prune import pattern
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, llama
 
 
 def model_of(name: str, **arguments: object) -> torch.nn.Module:
@@ -84,7 +85,7 @@ def test_allocation_and_selection_are_those_of_the_function(run: Run, folder: Pa
 
 def test_synflow_without_an_input_says_what_it_needs(run: Run, folder: Path) -> None:
     result = run("prune", "my_models:mlp", "--sparsity", "0.5", "--score", "synflow", "--out", "sparse")
-    assert result.status == 1
+    assert result.status == 2
     assert "--input 1x3x224x224" in result.err
 
 
@@ -92,3 +93,15 @@ def test_folder_that_is_there_is_left_alone(run: Run, folder: Path) -> None:
     (folder / "sparse").mkdir()
     assert run("prune", "my_models:mlp", "--sparsity", "0.5", "--out", "sparse").status == 1
     assert list((folder / "sparse").iterdir()) == []
+
+
+def test_folder_of_transformers_is_written_like_one(run: Run, llama_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sparse"
+    found = run("prune", f"hf:{llama_folder}", "--sparsity", "0.5", "--out", out, "--json").data
+    assert {"config.json", "masks.safetensors", "model.safetensors"} <= set(found["files"])
+    model = LlamaForCausalLM.from_pretrained(out)
+    expected = llama()
+    masks = secateur.prune_(expected, sparsity=0.5)
+    assert all(map(torch.equal, model.parameters(), expected.parameters()))
+    assert Masks(secateur.load_(llama(), out)) == masks
+    assert run("profile", f"hf:{out}", "--input", "ids:1x8").status == 0

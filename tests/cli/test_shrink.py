@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from secateur import ShrinkPlan
 from secateur.cli.models import load_model, model_name
 from secateur.cli.shrink import SCORES
 from tests.cli.conftest import Run, llama
+from tests.report.pages import parsed
 
 
 def logits(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
@@ -147,9 +150,60 @@ def test_kind_that_the_model_does_not_have_is_refused(run: Run, folder: Path) ->
 
 def test_nothing_to_go_by_is_an_error(run: Run, folder: Path) -> None:
     result = run("shrink", "my_models:mlp", "--input", "2x8", "--out", "small")
-    assert result.status == 1
+    assert result.status == 2
     assert "--macs 0.5, --params 0.5 or --sparsity 0.3" in result.err
     assert not (folder / "small").exists()
+
+
+def facts(out: Path) -> dict[str, str]:
+    """How a page says that it was made."""
+    page = parsed((out / "report.html").read_text(encoding="utf-8"))
+    data = json.loads(next(node for node in page.all("script") if node["id"] == "report-data").text)
+    (section,) = [each for each in data["sections"] if each["title"] == "How it was made"]
+    return dict(section["figures"][0]["rows"])
+
+
+def test_report_says_how_it_was_made(run: Run, folder: Path) -> None:
+    words = ["--arg", "width=24", "--input", "2x8", "--macs", "0.95", "--params", "0.9", "--seed", 7, "--verify"]
+    more = ["--score", "l1", "--ignore", "0.*", "--override", "2.weight=0.25", "--round-to", "auto", "--min-units", 3]
+    assert run("shrink", "my_models:mlp", *words, *more, "--out", "small").status == 0
+    found = facts(folder / "small")
+    assert date.fromisoformat(found.pop("date"))
+    assert found.pop("versions").split(", ") == [f"{name} {version(name)}" for name in ("secateur", "torch")]
+    assert found == {
+        "model": "my_models:mlp width=24",
+        "weights": "those that the factory gives, seed 7",
+        "input": "2x8",
+        "budget": "MACs at most 0.95, parameters at most 0.9 of what the full model has",
+        "score": "l1",
+        "scope": "per_group",
+        "least units of a group": "3",
+        "round to": "auto",
+        "ignored": "0.*",
+        "overrides": "2.weight=0.25",
+        "compared with the full model": "yes",
+    }
+
+
+def test_report_says_where_the_weights_are_from(run: Run, folder: Path, llama_folder: Path) -> None:
+    words = ["--sparsity", "0.5"]
+    run("shrink", "torchvision:squeezenet1_1", "--input", "1x3x64x64", *words, "--out", "random")
+    assert facts(folder / "random")["weights"] == "random: no --checkpoint, seed 0"
+    assert "torchvision" in facts(folder / "random")["versions"]
+    run("shrink", f"hf:{llama_folder}", "--input", "ids:1x16", *words, "--out", "small")
+    assert facts(folder / "small")["weights"] == "those of the folder"
+    assert facts(folder / "small")["input"] == "ids:1x16"
+    secateur.save(load_model(model_name("my_models:mlp"), {}, checkpoint=None, seed=7), "in.safetensors")
+    run("shrink", "my_models:mlp", "--input", "2x8", *words, "--checkpoint", "in.safetensors", "--out", "loaded")
+    assert facts(folder / "loaded")["weights"] == "in.safetensors"
+    assert facts(folder / "loaded")["sparsity of units"] == "0.5"
+
+
+def test_comparison_that_was_asked_for_is_told(run: Run, folder: Path) -> None:
+    words = ["shrink", "my_models:mlp", "--input", "2x8", "--sparsity", "0.5", "--force", "--out", "small"]
+    assert "verified" not in run(*words).out
+    assert "verified: the smaller model gives what the full one does" in run(*words, "--verify").out
+    assert [run(*words, *more, "--json").data["verified"] for more in ([], ["--verify"])] == [False, True]
 
 
 def test_budget_that_cannot_be_met_writes_nothing(run: Run, folder: Path) -> None:

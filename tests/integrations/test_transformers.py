@@ -16,7 +16,7 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from secateur import InvalidInputError, Masks, RigL, shrink_schedule
+from secateur import InvalidInputError, Masks, RigL, ShapeError, load_, shrink_schedule
 from secateur.integrations.files import read_state
 from secateur.integrations.transformers import Pruning
 from secateur.shrink import unit_scores
@@ -308,3 +308,22 @@ def test_resumed_training_of_a_llama_with_tied_weights_is_bit_equal(tmp_path: Pa
     assert whole.model.lm_head.weight is whole.model.model.embed_tokens.weight
     assert resumed.model.lm_head.weight is resumed.model.model.embed_tokens.weight
     assert_same(result(whole), result(resumed))
+
+
+def test_model_of_a_checkpoint_comes_by_its_trainer_as_the_error_says(tmp_path: Path) -> None:
+    shrink = partial(
+        shrink_schedule, example_inputs={"input_ids": Sentences.words[:2]}, begin_step=3, end_step=6, num_cuts=2
+    )
+    methods = (partial(RigL, sparsity=0.5, every=3, end_step=14), partial(shrink, final_sparsity=0.4))
+    options = {"train_dataset": Sentences(), "eval_dataset": None}
+    whole = trainer_of(tmp_path / "out", *methods, model=llama(), **options)
+    whole.train()
+    folder = tmp_path / "out" / "checkpoint-16"
+    with pytest.raises(ShapeError, match=r"(?s:.*)resume_from_checkpoint=(?s:.*)secateur\.load_\(trainer\.model"):
+        load_(llama(), folder)
+    again = trainer_of(tmp_path / "other", *methods, model=llama(), resume_from_checkpoint=str(folder), **options)
+    found = load_(again.model, folder)
+    words = Sentences.words[:2]
+    with torch.no_grad():
+        assert torch.equal(found.eval()(words).logits, whole.model.eval()(words).logits)
+    assert Masks(found) == Masks(whole.model)

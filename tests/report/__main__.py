@@ -23,7 +23,8 @@ def resnet() -> Report:
     torch.manual_seed(0)
     model = torchvision.models.resnet18().eval()
     plan = secateur.plan_shrink(model, torch.randn(1, 3, 224, 224), budget=secateur.Budget(macs=0.5))
-    return gather(plan=plan, model=model, title="ResNet-18 at half the MACs")
+    made = {"input": "1x3x224x224", "weights": "random, seed 0", "budget": "MACs at most 0.5", "score": "l2"}
+    return gather(plan=plan, model=model, facts=made, title="ResNet-18 at half the MACs")
 
 
 def drawn_by_guides() -> None:

@@ -39,6 +39,14 @@ def test_the_data_is_json_and_all_that_is_shown() -> None:
     assert repr(report).startswith("Report('secateur report': Summary, ")
 
 
+def test_facts_follow_the_summary_as_they_are() -> None:
+    made = {"input": "1x4", "sparsity of units": 0.5, "seed": 0}
+    found = gather(plan=PLAN, facts=made).to_dict()["sections"]
+    assert [section["title"] for section in found[:3]] == ["Summary", "How it was made", "Widths before and after"]
+    assert found[1]["figures"][0]["rows"] == [list(pair) for pair in made.items()]
+    assert gather(plan=PLAN, facts={}) == gather(plan=PLAN)
+
+
 def test_model_and_plan_are_left_as_they_were() -> None:
     state = {name: tensor.clone() for name, tensor in MODEL.state_dict().items()}
     gather(plan=PLAN, model=MODEL)
@@ -56,6 +64,9 @@ def test_model_and_plan_are_left_as_they_were() -> None:
         ({"training": MODEL}, "Sequential is no training"),
         ({"training": [3]}, "int is no training"),
         ({"plan": PLAN, "latency_table": 3}, "a latency table is measured"),
+        ({"plan": PLAN, "facts": "seed 0"}, "facts are words or numbers by name"),
+        ({"plan": PLAN, "facts": {"seed": None}}, "facts are words or numbers by name"),
+        ({"facts": {"seed": 0}}, "nothing to report"),
     ],
 )
 def test_wrong_parts_are_refused_and_nothing_is_written(given: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -58,6 +58,19 @@ def test_predicted_seconds_are_shown_where_they_are_known() -> None:
     assert abs(total - plan.latency[0]) < 1e-9
 
 
+def test_the_heading_of_costs_names_those_that_are_shown(tmp_path: Path) -> None:
+    model = SmallCNN().eval()
+    plan = secateur.plan_shrink(model, X, sparsity=0.4)
+    plan.save(tmp_path / "plan.safetensors")
+    loaded = secateur.ShrinkPlan.load(tmp_path / "plan.safetensors")
+    reports = [gather(plan=plan), gather(plan=loaded, model=model), gather(plan=loaded)]
+    assert [report.sections[2].title for report in reports] == [
+        "Where parameters and MACs go",
+        "Where parameters go",
+        "Every layer before and after",
+    ]
+
+
 def test_widths_are_those_of_the_groups() -> None:
     plan = secateur.plan_shrink(SmallCNN().eval(), X, sparsity=0.4)
     (rows,) = figures(gather(plan=plan), "Widths before and after", "table")

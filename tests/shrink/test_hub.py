@@ -14,6 +14,7 @@ from torch import nn
 
 from secateur import InvalidInputError, Masks, load_, plan_shrink, prune_
 from secateur.shrink import save_pretrained
+from secateur.shrink.hub import write_folder
 from tests.shrink.pretrained import MODELS, cut_, inputs_of, logits, model_of, pretrained
 
 
@@ -123,7 +124,7 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_there_stays_unless_forced(tmp_path: Path) -> None:
     model, inputs = model_of("BertForSequenceClassification"), inputs_of("Bert")
     (tmp_path / "config.json").write_text("mine")
-    with pytest.raises(InvalidInputError, match="is there already"):
+    with pytest.raises(InvalidInputError, match=r"is there already(?s:.*)fix:   force=True \(--force"):
         save_pretrained(model, tmp_path, inputs)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     assert save_pretrained(model, tmp_path, inputs, force=True)
@@ -158,3 +159,51 @@ def test_a_config_that_the_model_s_code_computes_with_may_be_given(tmp_path: Pat
         save_pretrained(model, tmp_path / "small", inputs)
     assert save_pretrained(model, tmp_path / "small", inputs, config=before)
     assert before.hidden_size == 32
+
+
+def test_a_shrink_whose_config_transformers_would_not_write_has_that_of_before(tmp_path: Path) -> None:
+    name = "LlamaForCausalLM"
+    own = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 16}
+    model, inputs = model_of(name, **own), inputs_of(name)
+    cut_(model, inputs, whole=("head dims", "heads"), sparsity=0.34)
+    assert not save_pretrained(model, tmp_path / "small", inputs)
+    again = load_(model_of(name, **own), tmp_path / "small")
+    assert torch.equal(logits(again, inputs), logits(model, inputs))
+
+
+@pytest.mark.parametrize("whole", [("head dims",), ()], ids=["uniform", "narrower heads"])
+def test_a_model_that_is_pruned_after_a_shrink_is_written_as_it_was(whole: tuple[str, ...], tmp_path: Path) -> None:
+    name = "BertForSequenceClassification"
+    model, inputs = model_of(name), inputs_of(name)
+    cut_(model, inputs, whole=whole)
+    is_known = save_pretrained(model, tmp_path / "small", inputs)
+    again = pretrained(type(model), tmp_path / "small") if is_known else load_(model_of(name), tmp_path / "small")
+    masks = prune_(again, sparsity=0.5)
+    (tmp_path / "sparse").mkdir()
+    assert write_folder(again, tmp_path / "sparse") is is_known
+    found = load_(model_of(name), tmp_path / "sparse")
+    assert torch.equal(logits(found, inputs), logits(again, inputs))
+    assert Masks(found) == masks
+
+
+@pytest.mark.parametrize("before", ["masks", "shards"])
+def test_nothing_is_left_of_what_was_saved_in_the_folder_before(before: str, tmp_path: Path) -> None:
+    name, folder = next(iter(MODELS)), tmp_path / "model"
+    old, inputs = model_of(name), inputs_of(name)
+    if before == "masks":
+        prune_(old, sparsity=0.9)
+        save_pretrained(old, folder, inputs)
+    else:
+        old.save_pretrained(folder, max_shard_size="20KB")
+        assert (folder / "model.safetensors.index.json").exists()
+    (folder / "notes.txt").write_text("mine")
+    model = model_of(name)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01)
+    save_pretrained(model, folder, inputs, force=True)
+    again = load_(model_of(name), folder)
+    assert torch.equal(logits(again, inputs), logits(model, inputs))
+    assert not Masks(again)
+    assert sorted(file.name for file in folder.glob("*.safetensors*")) == ["model.safetensors"]
+    assert (folder / "notes.txt").read_text() == "mine"

@@ -262,3 +262,46 @@ def test_a_pinned_size_comes_back_pinned(tmp_path: Path) -> None:
     save(model, tmp_path / "model.safetensors")
     fresh = load_(make().double().eval(), tmp_path / "model.safetensors")
     assert (fresh.head_dim, fresh.head_dim.old) == (model.head_dim, 4)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda bias: bias.to("meta"),
+        lambda bias: bias.to_sparse(),
+        lambda bias: torch.quantize_per_tensor(bias, 0.1, 0, torch.qint8),
+    ],
+    ids=["meta", "sparse", "quantized"],
+)
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_tensors_without_dense_values_are_refused_before_anything_is_cut(spoil: Callable[[Tensor], Tensor]) -> None:
+    small, x = SmallCNN(), torch.randn(2, 3, 8, 8)
+    plan_shrink(small, x, sparsity=0.5).apply_(small)
+    state = small.state_dict()
+    name = next(name for name in state if name.endswith("bias"))
+    state[name] = spoil(state[name])
+    model = SmallCNN()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = state_of(model)
+    with pytest.raises(UnsupportedError, match=f"cannot load '{name}'"):
+        load_(model, state, optimizer=optimizer)
+    assert is_unchanged(model, before)
+
+
+def test_a_model_whose_entries_share_memory_is_refused_before_anything_is_cut(tmp_path: Path) -> None:
+    class Expanded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 2)
+            self.register_buffer("scale", torch.ones(1).expand(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x).relu()) * self.scale
+
+    small = Expanded()
+    plan_shrink(small, torch.randn(2, 4), sparsity=0.5).apply_(small)
+    save(small, tmp_path / "small.safetensors")
+    model = Expanded()
+    with pytest.raises(UnsupportedError, match="cannot load into 'scale'"):
+        load_(model, tmp_path / "small.safetensors")
+    assert model.a.weight.shape == (6, 4)

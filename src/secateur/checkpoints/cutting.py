@@ -79,6 +79,7 @@ def cut_checkpoint(
     path: str | PathLike[str],
     *,
     force: bool = False,
+    told: Mapping[str, str] | None = None,
 ) -> None:
     """Write a checkpoint with smaller tensors.
 
@@ -89,6 +90,7 @@ def cut_checkpoint(
         cuts: What happens to which tensors; others are copied as they are.
         path: The file to write; for a checkpoint with an index a folder, in which files have the same names.
         force: Whether what is there may be replaced.
+        told: What the metadata of the first file gains.
 
     Raises:
         InvalidInputError: Something is there, or there is no folder to write to.
@@ -107,8 +109,9 @@ def cut_checkpoint(
             files = {shard.path: folder / shard.path.name for shard in checkpoint.shards}
             (folder / checkpoint.index.name).write_text(_index(checkpoint, cuts), encoding="utf-8")
         bar = stack.enter_context(task("cutting", checkpoint.num_bytes, in_bytes=True))
-        for shard in checkpoint.shards:
-            write_pieces(files[shard.path], _written(shard, cuts, bar.advance), shard.metadata)
+        for number, shard in enumerate(checkpoint.shards):
+            metadata = shard.metadata if number else {**shard.metadata, **(told or {})}
+            write_pieces(files[shard.path], _written(shard, cuts, bar.advance), metadata)
 
 
 def _written(shard: Shard, cuts: Mapping[str, Cut], advance: Callable[[int], object]) -> Iterator[Written]:

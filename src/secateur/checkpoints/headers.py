@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from secateur._errors import InvalidInputError
+from secateur._errors import InvalidInputError, UnsupportedError
 
-__all__ = ["DTYPES", "Place", "encoded", "read_header"]
+__all__ = ["DTYPES", "LONGEST", "Place", "encoded", "read_header"]
 
 _BITS = {
     **dict.fromkeys(("C64", "F64", "I64", "U64"), 64),
@@ -46,7 +46,9 @@ DTYPES: dict[str, torch.dtype] = {
 
 _LENGTH = 8
 _ALIGNMENT = 8
-_LONGEST = 100_000_000  # what safetensors itself reads
+
+LONGEST = 100_000_000
+"""Bytes of the longest header that safetensors reads."""
 
 
 class Place(NamedTuple):
@@ -73,7 +75,7 @@ def read_header(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH), "little")
-        if size < _LENGTH or not 2 <= length <= _LONGEST:
+        if size < _LENGTH or not 2 <= length <= LONGEST:
             raise _strange(path, "it does not begin with the length of a header")
         if size < _LENGTH + length:
             raise _truncated(path, size, _LENGTH + length)
@@ -93,6 +95,9 @@ def encoded(shapes: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mappin
     Args:
         shapes: Name, dtype and shape of each.
         metadata: The file's metadata.
+
+    Raises:
+        UnsupportedError: It would be longer than programs read.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -101,6 +106,10 @@ def encoded(shapes: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mappin
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
+    if len(text) > LONGEST:
+        raise UnsupportedError(
+            "the header of a safetensors file cannot hold this much.", bytes=f"{len(text):,}", limit=f"{LONGEST:,}"
+        )
     return len(text).to_bytes(_LENGTH, "little") + text
 
 

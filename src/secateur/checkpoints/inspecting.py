@@ -17,7 +17,7 @@ from secateur._progress import task
 from secateur.checkpoints.opening import open_checkpoint
 from secateur.checkpoints.pickled import Loaded, is_pickled, tensors_in
 from secateur.checkpoints.stored import Stored
-from secateur.checkpoints.zeros import ROW_MULTIPLE, Zeros
+from secateur.checkpoints.zeros import ROW_MULTIPLE, Zeros, nonzero
 
 __all__ = ["Inspection", "TensorReport", "inspect"]
 
@@ -71,8 +71,8 @@ class Inspection:
         tied: Names of tensors of equal content, which are one tensor stored several times, or share their memory; and
             names that the metadata has for a tensor, as ``safetensors.torch.save_model`` writes them.
         metadata: What the file says of itself.
-        parts: What else `secateur.save` has put into the file (``"masks"``, ``"plan"``) -> bytes that it takes; its
-            tensors are none of the others.
+        parts: What else `secateur.save` has put into the header (``"masks"``, ``"plan"``, ``"buffers"``), or ``secateur
+            apply`` (``"applied plan 1"``) -> bytes that it takes.
     """
 
     tensors: tuple[TensorReport, ...]
@@ -117,7 +117,6 @@ def inspect(path: str | PathLike[str]) -> Inspection:
         checkpoint = open_checkpoint(place)
         tensors = list(checkpoint)
         metadata = {key: text for shard in checkpoint.shards for key, text in shard.metadata.items()}
-    tensors, parts = _parted(tensors, metadata)
     reports, contents = [], dict[object, list[str]]()
     with task("inspecting", sum(tensor.num_bytes for tensor in tensors), in_bytes=True) as bar:
         for tensor in tensors:
@@ -127,19 +126,8 @@ def inspect(path: str | PathLike[str]) -> Inspection:
                 contents.setdefault(content, []).append(tensor.name)
             bar.advance(tensor.num_bytes)
     twins = [*contents.values(), *_recorded({report.name for report in reports}, metadata)]
+    parts = {key: len(metadata[key].encode()) for key, text in headers_in(metadata).items() if "tensors" in text}
     return Inspection(tuple(reports), tuple(_united(twins)), metadata, parts)
-
-
-def _parted(
-    tensors: Sequence[Stored | Loaded], metadata: Mapping[str, str]
-) -> tuple[list[Stored | Loaded], dict[str, int]]:
-    """The weights, and the bytes of other parts of the file."""
-    prefixes = {key: header["prefix"] for key, header in headers_in(metadata).items() if "prefix" in header}
-    parts = {
-        key: sum(tensor.num_bytes for tensor in tensors if tensor.name.startswith(prefix))
-        for key, prefix in prefixes.items()
-    }
-    return [tensor for tensor in tensors if not tensor.name.startswith(tuple(prefixes.values()))], parts
 
 
 def _recorded(names: Set[str], metadata: Mapping[str, str]) -> Iterator[list[str]]:
@@ -169,7 +157,7 @@ def _looked_at(tensor: Stored | Loaded) -> tuple[TensorReport, object]:
         return plain, None
     zeros, digest, constant = Zeros(tensor.shape), hashlib.blake2b(digest_size=16), Constant()
     for first, rows in tensor.rows(multiple=ROW_MULTIPLE):
-        zeros.add(first, _nonzero(rows))
+        zeros.add(first, nonzero(rows))
         entries = rows.contiguous().flatten().view(torch.uint8)
         constant.add(entries.view(-1, rows.itemsize))
         digest.update(entries.numpy().data)
@@ -179,11 +167,6 @@ def _looked_at(tensor: Stored | Loaded) -> tuple[TensorReport, object]:
         dead_inputs=len(zeros.columns) - int(zeros.columns.sum()),
     )
     return report, (tensor.dtype, tensor.shape, digest.digest()) if not constant.is_so else None
-
-
-def _nonzero(rows: Tensor) -> Tensor:
-    """Which entries are not zero."""
-    return (rows.half() if rows.is_floating_point() and rows.itemsize == 1 else rows) != 0
 
 
 class Constant:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from os import PathLike
@@ -12,19 +11,13 @@ from typing import Any
 
 from secateur._errors import InvalidInputError
 from secateur.checkpoints.headers import read_header
-from secateur.checkpoints.pickled import is_pickled
+from secateur.checkpoints.pickled import converting, is_pickled
 from secateur.checkpoints.stored import Stored
 
 __all__ = ["Checkpoint", "Shard", "open_checkpoint"]
 
 INDEX, WHOLE = ".safetensors.index.json", "model.safetensors"
 _PICKLES = ("bin", "pt", "pth", "ckpt")
-_CONVERT = (
-    "convert the weights once, which runs none of the code that pickles may hold: "
-    'python -c "import sys, torch, safetensors.torch as s; s.save_file({name: tensor.clone() for file in sys.argv[2:] '
-    "for name, tensor in torch.load(file, map_location='cpu', weights_only=True).items()}, sys.argv[1], "
-    "{'format': 'pt'})\" "
-)
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ def _found(path: Path) -> Path:
     if is_pickled(path):
         raise InvalidInputError(
             f"{path} is not a safetensors file but one of torch.save, which can run code as it is read: so it is not.",
-            fix=f"{_CONVERT}converted.safetensors {shlex.quote(path.name)}",
+            **converting([path], path.with_suffix(f"{'.converted' * (path.suffix == '.safetensors')}.safetensors")),
         )
     return path
 
@@ -125,7 +118,7 @@ def _refuse_pickles(folder: Path) -> None:
         raise InvalidInputError(
             f"{folder} has its weights in pickles only, which can run code as they are read: so they are not.",
             found=", ".join(weights[:4]) + (" …" if weights[4:] else ""),
-            fix=f"{_CONVERT}{WHOLE} {shlex.join(weights)}",
+            **converting([folder / name for name in weights], folder / WHOLE),
         )
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCKS", "ROW_MULTIPLE", "Zeros"]
+__all__ = ["BLOCKS", "ROW_MULTIPLE", "Zeros", "nonzero"]
 
 GROUPS = (4, 8, 16)
 """Sizes of the groups of neighbours along dim 1 whose fullest one is looked for: M of N:M."""
@@ -17,6 +17,11 @@ BLOCKS = ((16, 1), (1, 16), (4, 4), (8, 8), (16, 16), (32, 32))
 
 ROW_MULTIPLE = 32
 """Of how many rows the pieces must be a multiple, so that no block is in two of them."""
+
+
+def nonzero(tensor: Tensor) -> Tensor:
+    """Which entries of a tensor of any dtype are not zero: -0.0 is zero and nan is not."""
+    return (tensor.half() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor) != 0
 
 
 class Zeros:

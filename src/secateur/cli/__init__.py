@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from secateur._progress import without_progress
 from secateur.cli.commands import parser
 from secateur.cli.screen import Screen, told
+from secateur.cli.usage import UsageError
 
 __all__ = ["main"]
 
@@ -24,7 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after the program's name; those of this process if left out.
 
     Returns:
-        The exit status: 0, or 1 after an error, which is printed without a traceback. Wrong usage exits with 2.
+        The exit status: 0, or 1 after an error, which is printed without a traceback.
+
+    Raises:
+        SystemExit: With 2, after wrong usage.
     """
     options = parser().parse_args(arguments)
     screen = Screen(json=options.json)
@@ -38,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except UsageError as error:
+        options.refuse(told(error))
+    except SystemExit as end:
+        if end.code:
+            raise  # the status of a script that was watched, or the one that code of the user's has chosen
+        print("secateur: the model's code has ended the program before the command was done", file=sys.stderr)
+        return 1
     except Exception as error:  # raised by the user's own model, most often; a command has no caller who could catch it
         return _failed(error, options)
     return 0

@@ -12,7 +12,7 @@ from secateur._errors import UnsupportedError
 from secateur._files import refuse_place
 from secateur.checkpoints import Checkpoint, Cut, cut_checkpoint, open_checkpoint
 from secateur.cli.screen import Screen
-from secateur.shrink.sources import is_saved_model, refuse_other_kinds
+from secateur.shrink.sources import is_saved_model, plan_texts, refuse_other_kinds
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -26,7 +26,8 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
         "apply",
         help="cut a checkpoint as a plan says, without the model",
         description="Cuts the tensors of a safetensors file, or of an index or folder of several, as a plan says that "
-        "secateur shrink or ShrinkPlan.save has written. Never more than a part of one tensor is in memory.",
+        "secateur shrink or ShrinkPlan.save has written. Never more than a part of one tensor is in memory. "
+        "The plan goes into the header, so that secateur.load_ makes the model as small, heads and all.",
     )
     parser.add_argument("plan", metavar="PLAN", help="plan.safetensors")
     parser.add_argument("file", metavar="FILE", help="file, index or folder of the full model's weights")
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     refuse_place(options.out, force=options.force)
     plan, checkpoint = ShrinkPlan.load(options.plan), open_checkpoint(options.file)
     cuts = cuts_of(plan, checkpoint)
-    cut_checkpoint(checkpoint, cuts, options.out, force=options.force)
+    cut_checkpoint(checkpoint, cuts, options.out, force=options.force, told=plan_texts(plan, checkpoint))
     after = open_checkpoint(options.out)
     count, before, left = len(list(checkpoint)), checkpoint.num_bytes, after.num_bytes
     screen.console.print(f"{len(cuts)} of {count} tensors cut, {before:,} -> {left:,} bytes")

@@ -29,4 +29,5 @@ def parser() -> argparse.ArgumentParser:
             output.add_argument("--json", action="store_true", help="print one JSON document, and nothing else")
         output.add_argument("--quiet", action="store_true", help="show no progress")
         output.add_argument("--traceback", action="store_true", help="let errors show where they were raised")
+        each.set_defaults(refuse=each.error)
     return whole

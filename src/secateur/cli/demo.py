@@ -14,6 +14,7 @@ from torch import nn
 import secateur
 from secateur._progress import task, track
 from secateur.cli.digits import RUNS, Outcome, digits, train
+from secateur.cli.numbers import count
 from secateur.cli.screen import Screen, table
 
 if TYPE_CHECKING:
@@ -21,25 +22,33 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser"]
 
+_LEAST_STEPS = 30
+
 
 def add_parser(commands: _SubParsersAction[Any]) -> None:
     """Add ``demo`` to the command line."""
     parser = commands.add_parser(
         "demo",
         help="train, mask, shrink and mend a small net on real data",
-        description="Trains a CNN on the digits of scikit-learn three times: dense, with 90 %% of the weights held at "
-        "zero, and with 80 %% of its channels and neurons removed in eight cuts while it trains. Then shows how two "
+        description="Trains a CNN on the digits of scikit-learn three times: dense, with 90 % of the weights held at "
+        "zero, and with 80 % of its channels and neurons removed in eight cuts while it trains. Then shows how two "
         "common mistakes are found and mended.",
     )
-    parser.add_argument("--steps", type=int, default=600, help="optimizer steps of each training run (default 600)")
+    parser.add_argument("--steps", type=_steps, default=600, help="optimizer steps of each training run (default 600)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches (default 0)")
     parser.set_defaults(run=run)
 
 
+def _steps(text: str) -> int:
+    """Steps that suffice for all cuts."""
+    steps = count(text)
+    if steps < _LEAST_STEPS:
+        raise argparse.ArgumentTypeError(f"the demo needs at least {_LEAST_STEPS} steps")
+    return steps
+
+
 def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Train, compare, then break two training loops and mend them."""
-    if options.steps < 30:
-        raise secateur.InvalidInputError("the demo needs at least 30 steps.", steps=options.steps, fix="--steps 300")
     torch.set_num_threads(1)  # more of them only wait for each other on a net as small as this
     data = digits()
     outcomes = []

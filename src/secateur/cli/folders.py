@@ -19,6 +19,9 @@ from secateur.shrink.sources import is_saved_model, refuse_other_kinds
 
 __all__ = ["load_folder", "transformers", "without_cache"]
 
+_MOST = 4
+"""Files of a folder that are named in an error."""
+
 
 def load_folder(folder: str) -> nn.Module:
     """Make the model of a folder.
@@ -33,10 +36,11 @@ def load_folder(folder: str) -> nn.Module:
     """
     library = transformers()
     path = Path(folder)
+    if not path.is_dir():
+        raise InvalidInputError(f"there is no folder {path}.", fix="hf:FOLDER is what save_pretrained has written")
     if not (path / CONFIG).is_file():
-        raise InvalidInputError(
-            f"{path} is no folder of a transformers model: it has no config.json.", is_folder=path.is_dir()
-        )
+        there = ", ".join(sorted(file.name for file in path.iterdir())[:_MOST]) or "nothing"
+        raise InvalidInputError(f"{path} is no folder of a transformers model: it has no config.json.", there=there)
     checkpoint = open_checkpoint(path)
     config, kind = _kind(library, path)
     if not is_saved_model(checkpoint):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateur._errors import InvalidInputError
 from secateur._passes import Inputs
+from secateur.cli.usage import UsageError
 
 __all__ = ["InputShape", "add_inputs", "input_shape", "made_inputs"]
 
@@ -26,6 +26,11 @@ class InputShape:
     name: str
     kind: str
     sizes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """As it may be written."""
+        kind = "" if self.kind == "float" else f"{self.kind}:"
+        return f"{self.name and self.name + '='}{kind}{'x'.join(map(str, self.sizes))}"
 
 
 def input_shape(text: str) -> InputShape:
@@ -68,11 +73,11 @@ def made_inputs(model: nn.Module, shapes: Sequence[InputShape], *, seed: int) ->
         A tuple of arguments, or keyword arguments.
 
     Raises:
-        InvalidInputError: Some have names and some have none, or two have the same.
+        UsageError: Some have names and some have none, or two have the same.
     """
     names = [shape.name for shape in shapes]
     if any(names) and (not all(names) or len({*names}) < len(names)):
-        raise InvalidInputError(
+        raise UsageError(
             "either all inputs have names of their own or none has one.",
             inputs=", ".join(n or "no name" for n in names),
         )

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 import secateur
-from secateur._errors import InvalidInputError
 from secateur._progress import stages
 from secateur.cli.inputs import add_inputs, made_inputs
 from secateur.cli.models import add_model, load_model
+from secateur.cli.numbers import duration
 from secateur.cli.screen import Screen
 from secateur.cli.threads import add_threads
+from secateur.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -41,7 +42,9 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
         default=[],
         help="weights; once for each model, - for one that has random weights",
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each model is timed (default 1; 0: not)")
+    parser.add_argument(
+        "--seconds", type=duration, default=1.0, help="how long each model is timed (default 1; 0: not)"
+    )
     add_threads(parser)
     parser.set_defaults(run=run)
 
@@ -50,7 +53,7 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Measure."""
     files = options.checkpoint or [_NONE] * len(options.model)
     if len(files) != len(options.model):
-        raise InvalidInputError(
+        raise UsageError(
             "each model has a checkpoint of its own, or none has.",
             models=len(options.model),
             checkpoints=len(files),

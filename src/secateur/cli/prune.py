@@ -15,7 +15,10 @@ from secateur._files import refuse_place, written_folder
 from secateur._progress import stages
 from secateur.cli.inputs import input_shape, made_inputs
 from secateur.cli.models import add_model, load_model
+from secateur.cli.numbers import sparsity
 from secateur.cli.screen import Screen, table
+from secateur.cli.usage import UsageError
+from secateur.shrink.hub import write_folder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -34,11 +37,11 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "prune",
         help="set single weights to zero, at once and without data",
-        description="Sets the least important weights to zero and writes the weights and the masks, one bit a weight, "
-        "to a folder. Masks.load_state_dict holds the zeros while the model goes on training.",
+        description="Sets the least important weights to zero and writes the weights and the masks "
+        "to a folder, of hf: with its config. secateur.load_ holds the zeros while the model goes on training.",
     )
     add_model(parser)
-    parser.add_argument("--sparsity", type=float, metavar="FRACTION", help="fraction of the weights that go, as 0.9")
+    parser.add_argument("--sparsity", type=sparsity, metavar="FRACTION", help="fraction of the weights that go, as 0.9")
     parser.add_argument(
         "--pattern",
         type=pattern,
@@ -102,7 +105,10 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
         )
         begin("writing")
         with written_folder(options.out, force=options.force) as folder:
-            secateur.save(model, folder / WEIGHTS)
+            if options.model.source == "hf":
+                write_folder(model, folder)
+            else:
+                secateur.save(model, folder / WEIGHTS)
             files = sorted(file.name for file in folder.iterdir())
         found = _figures(masks)
     _show(screen, options, found, files)
@@ -114,7 +120,7 @@ def _score(model: nn.Module, options: argparse.Namespace) -> scores.Score | dict
     if options.score != _SYNFLOW:
         return scores.SCORES[options.score]
     if not options.input or options.sparsity is None:
-        raise InvalidInputError("synflow runs the model on ones.", fix="--input 1x3x224x224 --sparsity 0.9")
+        raise UsageError("synflow runs the model on ones.", fix="--input 1x3x224x224 --sparsity 0.9")
     inputs = made_inputs(model, options.input, seed=options.seed)
     return scores.synflow(model, inputs, sparsity=options.sparsity, include=options.include)
 

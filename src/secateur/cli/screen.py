@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import torch
@@ -14,9 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from secateur._errors import SecateurError
+from secateur.cli.fixes import in_options
 
 __all__ = ["Screen", "table", "told"]
 
+_OUTPUT, _ERRORS = 1, 2  # descriptors, which subprocesses and libraries in C write to
 _WIDE = 160  # columns of a table that goes into a file or a pipe
 
 
@@ -37,9 +40,19 @@ class Screen:
 
     @contextmanager
     def kept_clean(self) -> Iterator[None]:
-        """Have what others print go to standard error if standard output is for JSON."""
-        with redirect_stdout(sys.stderr) if self._json else nullcontext():
+        """Have what others print, in whatever way, go to standard error if standard output is for JSON."""
+        if not self._json:
             yield
+            return
+        sys.stdout.flush()
+        kept = os.dup(_OUTPUT)
+        os.dup2(_ERRORS, _OUTPUT)
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            os.dup2(kept, _OUTPUT)
+            os.close(kept)
 
     def show_json(self, found: object) -> None:
         """Print what a command has returned, if that is wanted."""
@@ -63,9 +76,9 @@ def table(title: str, *columns: str, sides: str = "") -> Table:
 
 def told(error: BaseException) -> str:
     """An error in words: text and notes, and for those that are not of the library its type and where it is from."""
-    notes = getattr(error, "__notes__", ())
+    notes = [in_options(note) for note in getattr(error, "__notes__", ())]
     if isinstance(error, SecateurError):
-        return "\n  ".join([str(error), *notes])
+        return "\n  ".join([in_options(str(error)), *notes])
     where = _place(error)
     place = [f"at {where}; --traceback shows the way there"] if where else []
     return "\n  ".join([f"{type(error).__name__}: {error}", *notes, *place])

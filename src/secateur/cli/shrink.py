@@ -18,8 +18,11 @@ from secateur._passes import Inputs
 from secateur._progress import stages
 from secateur.cli.folders import without_cache
 from secateur.cli.inputs import add_inputs, made_inputs
+from secateur.cli.making import facts_of
 from secateur.cli.models import add_model, load_model
+from secateur.cli.numbers import budget, count, sparsity
 from secateur.cli.screen import Screen, table
+from secateur.cli.usage import UsageError
 from secateur.graph import Coupling
 from secateur.report import write_html
 from secateur.shrink.overrides import Overrides
@@ -36,6 +39,7 @@ _LOADED = {
     True: "from_pretrained loads it",
     False: "secateur.load_ loads it: no config describes it (--keep 'head dims' with --sparsity often leads to one)",
 }
+_VERIFIED = "the smaller model gives what the full one does, run as if the same units were gone"
 PLAN, WEIGHTS, REPORT = "plan.safetensors", "model.safetensors", "report.html"
 
 
@@ -58,7 +62,9 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
         help="which units compete (default per_group: every group loses the same fraction)",
     )
     parser.add_argument("--round-to", type=_multiple, metavar="N", help="what is left is a multiple of N; or auto")
-    parser.add_argument("--min-units", type=int, default=2, metavar="N", help="units left in every group (default 2)")
+    parser.add_argument(
+        "--min-units", type=count, default=2, metavar="N", help="units left in every group at least (default 2)"
+    )
     parser.add_argument(
         "--ignore", metavar="GLOB", action="append", default=[], help="parameters whose sizes stay; may be repeated"
     )
@@ -89,6 +95,7 @@ def add_parser(commands: _SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Plan, cut, and write."""
+    _check_target(options)
     refuse_place(options.out, force=options.force)
     with stages(5) as begin:
         begin("loading")
@@ -105,12 +112,13 @@ def run(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
             plan.save(folder / PLAN)
             has_config = _write_weights(model, config, inputs, folder, options)
             begin("writing the report")
-            write_html(folder / REPORT, plan=plan, title=str(options.model))
+            write_html(folder / REPORT, plan=plan, facts=facts_of(options), title=str(options.model))
             files = sorted(file.name for file in folder.iterdir())
     _show(screen, plan, options, files)
     if options.model.source == "hf":
         screen.console.print(_LOADED[has_config])
-    return {**plan_figures(plan), "model": str(options.model), "out": options.out, "files": files}
+    figures = {**plan_figures(plan), "verified": options.verify}
+    return {**figures, "model": str(options.model), "out": options.out, "files": files}
 
 
 def plan_figures(plan: ShrinkPlan) -> dict[str, Any]:
@@ -139,39 +147,34 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "--macs": "MACs of the smaller model, of those now: 0.5",
         "--params": "parameters, of those now",
         "--latency": "time of matrix products and convolutions, as measured here, of that now",
-        "--sparsity": "instead: fraction of the units to remove",
     }
     for option, told in helps.items():
-        target.add_argument(option, type=float, metavar="FRACTION", help=told)
+        target.add_argument(option, type=budget, metavar="FRACTION", help=told)
+    target.add_argument(
+        "--sparsity", type=sparsity, metavar="FRACTION", help="instead: fraction of the units to remove"
+    )
 
 
 def override(text: str) -> tuple[str | int, float]:
     """Read ``encoder.*=0.3``, or ``4=0.3``.
 
     Raises:
-        argparse.ArgumentTypeError: There is no name, or no number after it.
+        argparse.ArgumentTypeError: There is no name, or no fraction after it.
     """
     group, _, fraction = text.rpartition("=")
-    try:
-        share = float(fraction)
-    except ValueError:
-        group = ""
     if not group:
         raise argparse.ArgumentTypeError(f"{text!r} is not GROUP=FRACTION")
-    return int(group) if group.isdecimal() else group, share
+    return int(group) if group.isdecimal() else group, sparsity(fraction)
 
 
 def _multiple(text: str) -> int | str:
     """A number, or ``auto``."""
-    return text if text == "auto" else int(text)
+    return text if text == "auto" else count(text)
 
 
 def _plan(model: nn.Module, inputs: Inputs, options: argparse.Namespace) -> ShrinkPlan:
     """Choose the units that go."""
-    limits = {name: getattr(options, name) for name in ("macs", "params", "latency")}
-    given = {name: value for name, value in limits.items() if value is not None}
-    if not given and options.sparsity is None:
-        raise InvalidInputError("nothing says how much is to go.", fix="--macs 0.5, --params 0.5 or --sparsity 0.3")
+    given = _budgets(options)
     coupling = secateur.analyze(model, inputs, ignore=options.ignore)
     return secateur.plan_shrink(
         model,
@@ -185,6 +188,25 @@ def _plan(model: nn.Module, inputs: Inputs, options: argparse.Namespace) -> Shri
         overrides={**_kept(coupling, options.keep), **dict(options.override)},
         coupling=coupling,
     )
+
+
+def _budgets(options: argparse.Namespace) -> dict[str, float]:
+    """The budgets that are given."""
+    limits = {name: getattr(options, name) for name in ("macs", "params", "latency")}
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def _check_target(options: argparse.Namespace) -> None:
+    """Refuse to guess how much goes.
+
+    Raises:
+        UsageError: Nothing says it, or two things do.
+    """
+    budgets = _budgets(options)
+    if not budgets and options.sparsity is None:
+        raise UsageError("nothing says how much is to go.", fix="--macs 0.5, --params 0.5 or --sparsity 0.3")
+    if budgets and options.sparsity is not None:
+        raise UsageError("budgets and --sparsity both say how much is to go.", fix="--macs 0.5, or --sparsity 0.3")
 
 
 def _kept(coupling: Coupling, kinds: list[str]) -> Overrides:
@@ -220,6 +242,8 @@ def _show(screen: Screen, plan: ShrinkPlan, options: argparse.Namespace, files: 
     screen.console.print(costs)
     for line in plan.kept_whole:
         screen.console.print(f"kept whole: {line}")
+    if options.verify:
+        screen.console.print(f"verified: {_VERIFIED}")
     screen.console.print(f"{options.out}: {', '.join(files)}")
 
 

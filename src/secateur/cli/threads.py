@@ -8,12 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
+from secateur.cli.numbers import count
+
 __all__ = ["add_threads", "using_threads"]
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads`` to a parser."""
-    parser.add_argument("--threads", type=_count, metavar="N", help="threads of torch (default: as many as it takes)")
+    parser.add_argument("--threads", type=count, metavar="N", help="threads of torch (default: as many as it takes)")
 
 
 @contextmanager
@@ -25,10 +27,3 @@ def using_threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _count(text: str) -> int:
-    """A number of at least one."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of threads")
-    return int(text)

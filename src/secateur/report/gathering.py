@@ -14,10 +14,11 @@ from secateur.dst import History
 from secateur.report.comparisons import comparison_sections
 from secateur.report.diagnoses import findings_section
 from secateur.report.document import Report
-from secateur.report.figures import Section
+from secateur.report.figures import Section, table
 from secateur.report.plans import plan_sections
 from secateur.report.sparsity import sparsity_sections, zeros_of
 from secateur.report.trainings import Points, training_sections
+from secateur.report.units import Cell
 from secateur.shrink import GrowPlan, LatencyTable, ShrinkPlan, ShrinkSchedule
 from secateur.shrink.latency import check_table
 
@@ -37,6 +38,7 @@ def gather(
     comparison: object = None,
     findings: object = None,
     latency_table: LatencyTable | None = None,
+    facts: Mapping[str, Cell] | None = None,
     title: str = "",
 ) -> Report:
     """Put a report together from whatever there is.
@@ -52,6 +54,7 @@ def gather(
             several of these.
         findings: What `secateur.diagnose` has found.
         latency_table: How long products take, to say in which layers of the plan's model the time goes.
+        facts: How it was made, as what you would note down: ``{"input": "1×3×224×224", "seed": 0}``.
         title: The heading of the page.
 
     Returns:
@@ -76,9 +79,12 @@ def gather(
     if model is not None and not isinstance(model, nn.Module):
         raise InvalidInputError(f"{type(model).__name__} is no model.", fix="model=model")
     check_table(latency_table)
+    _check_facts(facts)
     sections = list(_sections(plan, model, masks, training, curves or {}, comparison, findings, latency_table))
     if not sections:
         sections = [Section("Summary", (), "No weight of the model is zero.")]
+    if facts:
+        sections.insert(1, _made(facts))
     return Report(title or _title(model), tuple(sections))
 
 
@@ -93,6 +99,7 @@ def write_html(
     comparison: object = None,
     findings: object = None,
     latency_table: LatencyTable | None = None,
+    facts: Mapping[str, Cell] | None = None,
     title: str = "",
 ) -> Path:
     """Write a report as one HTML file that needs no network: `gather` and `Report.write_html`.
@@ -107,6 +114,7 @@ def write_html(
         comparison: What was measured.
         findings: What the doctor has found.
         latency_table: How long products take.
+        facts: How it was made.
         title: The heading.
 
     Returns:
@@ -124,6 +132,7 @@ def write_html(
         comparison=comparison,
         findings=findings,
         latency_table=latency_table,
+        facts=facts,
         title=title,
     )
     return report.write_html(path)
@@ -149,6 +158,24 @@ def _sections(
         yield from comparison_sections(each)
     if findings is not None:
         yield findings_section(findings)
+
+
+def _made(facts: Mapping[str, Cell]) -> Section:
+    """How it was made."""
+    return Section("How it was made", (table("Facts", [("what", ""), ("is", "")], facts.items()),))
+
+
+def _check_facts(facts: object) -> None:
+    """Refuse what are no facts.
+
+    Raises:
+        InvalidInputError: They are not words or numbers by name.
+    """
+    is_right = isinstance(facts, Mapping) and all(
+        isinstance(name, str) and isinstance(value, str | int | float) for name, value in facts.items()
+    )
+    if facts is not None and not is_right:
+        raise InvalidInputError("facts are words or numbers by name.", facts=repr(facts)[:80], fix='facts={"seed": 0}')
 
 
 def check_plan(plan: ShrinkPlan | GrowPlan) -> ShrinkPlan | GrowPlan:

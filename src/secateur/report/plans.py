@@ -24,6 +24,7 @@ _COSTS: dict[str, tuple[str, Unit]] = {
     "macs": ("MACs", "count"),
     "seconds": ("Predicted time", "seconds"),
 }
+_SHORT = {"parameters": "parameters", "macs": "MACs", "seconds": "time"}
 _TOTALS: dict[str, tuple[str, Unit]] = {
     "parameters": ("Parameters", "count"),
     "macs": ("MACs", "count"),
@@ -47,7 +48,7 @@ def plan_sections(plan: Plan, model: nn.Module | None, latency_table: LatencyTab
     layers = layers_of(plan, model, latency_table)
     yield _summary(plan)
     yield Section("Widths before and after", (width_bars(plan), _widths(plan)), _widths_text(plan))
-    yield Section("Where parameters, MACs and time go", tuple(_where(layers)), _where_text(layers))
+    yield Section(_where_title(layers), tuple(_where(layers)), _where_text(layers))
     yield Section("What is kept whole, and why", (_kept(plan),))
     yield from _following(plan)
     coupling = getattr(plan, "coupling", None)
@@ -139,13 +140,26 @@ def cost_bars(layers: Sequence[Layer], what: str) -> Bars | None:
     return Bars(f"{label} of each layer", names, (("before", before), ("after", after)), unit)
 
 
+def _known(layers: Sequence[Layer]) -> list[str]:
+    """The costs that are known of some layer."""
+    return [what for what in _COSTS if any(getattr(layer, what) is not None for layer in layers)]
+
+
+def _where_title(layers: Sequence[Layer]) -> str:
+    """A heading that names the costs that are shown."""
+    *others, last = [_SHORT[what] for what in _known(layers)] or [""]
+    if not last:
+        return "Every layer before and after"
+    return f"Where {', '.join(others)} and {last} go" if others else f"Where {last} go"
+
+
 def _where(layers: Sequence[Layer]) -> Iterator[Figure]:
     """A chart of each cost, and the table of all."""
     for what in _COSTS:
         bars = cost_bars(layers, what)
         if bars is not None:
             yield bars
-    known = [what for what in _COSTS if any(getattr(layer, what) is not None for layer in layers)]
+    known = _known(layers)
     columns: list[tuple[str, Unit]] = [("layer", "name"), ("shape before", ""), ("shape after", "")]
     for what in known:
         label, unit = _COSTS[what]

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ from secateur._passes import Inputs, call_with
 from secateur.graph.capture import tensors_in
 from secateur.graph.provenance import old_size, stored_sizes
 from secateur.shrink.content import Content, Numbers
-from secateur.shrink.pretrained import is_of_transformers
+from secateur.shrink.pretrained import is_of_transformers, who_has_sizes
 
-__all__ = ["config_before", "config_of", "is_smaller", "recorded_by_config", "refuse_unlike"]
+__all__ = ["config_before", "config_of", "describes", "is_smaller", "recorded_by_config", "refuse_unlike"]
 
 _SIZES = re.compile(r"size|dim|heads|n_head|inner|d_model|d_ff|d_kv|n_embd")
 _OTHERS = re.compile(r"vocab|position|patch|image|window|kernel")
@@ -57,7 +58,10 @@ def recorded_by_config(model: nn.Module, content: Content, folder: Path) -> Numb
     config = type(model.config).from_pretrained(folder)  # type: ignore[union-attr]  # which models of transformers have
     made = _made_on_meta(type(model), config)
     if made is None or _shapes(made) != {name: tuple(tensor.shape) for name, tensor in content.tensors.items()}:
-        raise ShapeError(f"the weights in {folder} do not fit the config beside them.")
+        raise ShapeError(
+            f"the weights in {folder} do not fit the config beside them.",
+            fix=who_has_sizes(folder),
+        )
     refuse_unlike(model, made, folder)
     return [(a.label, a.name, a.index, int(value), int(value)) for a, value in stored_sizes(made)]
 
@@ -159,9 +163,25 @@ def config_of(model: Any, before: Any, inputs: Inputs) -> Any | None:
             continue
         made = _made_on_meta(type(model), candidate)
         is_like = made is not None and _shapes(made) == wanted and _values(made) == _values(model)
-        if is_like and _computes_the_same(candidate, model, inputs):
+        if is_like and _can_be_written(candidate) and _computes_the_same(candidate, model, inputs):
             return candidate
     return None
+
+
+def describes(config: Any, model: nn.Module) -> bool:
+    """Whether a new model of a config has the shapes of a model."""
+    return _shapes(_made_on_meta(type(model), config)) == _shapes(model)
+
+
+def _can_be_written(config: Any) -> bool:
+    """Whether transformers writes a config and reads it again, where it looks at whether numbers go together."""
+    with TemporaryDirectory() as folder:
+        try:
+            config.save_pretrained(folder)
+            type(config).from_pretrained(folder)
+        except Exception:  # whatever a class raises for sizes that do not go together
+            return False
+    return True
 
 
 def _is_uniform(old: Shapes, new: Shapes) -> bool:

@@ -19,6 +19,7 @@ __all__ = ["Content", "Numbers", "content_of"]
 
 _UNSAVED = "buffer|"
 _MOST = 1 << 31
+_MOST_IN_HEADER = 1 << 24
 
 Numbers = list[tuple[str, str, int | None, int, int]]
 """Integers that modules record: path, attribute, position in it, the number now and before all cuts."""
@@ -46,10 +47,18 @@ class Content:
         """All but the tensors, for a file."""
         return {"aliases": self.aliases, "numbers": self.numbers, "scales": self.scales}
 
+    @property
+    def has_large_buffers(self) -> bool:
+        """Whether buffers that are in no state are more than the header of a file should hold."""
+        return sum(buffer.nbytes for buffer in self.buffers.values()) > _MOST_IN_HEADER
+
+    def own(self) -> dict[str, Tensor]:
+        """The tensors of the state, each once."""
+        return {name: tensor for name, tensor in self.tensors.items() if name not in self.aliases}
+
     def written(self) -> dict[str, Tensor]:
-        """The tensors for a file, each once."""
-        own = {name: tensor for name, tensor in self.tensors.items() if name not in self.aliases}
-        return own | {_UNSAVED + name: buffer for name, buffer in self.buffers.items()}
+        """The tensors for a file, each once, with the buffers that are in no state."""
+        return self.own() | {_UNSAVED + name: buffer for name, buffer in self.buffers.items()}
 
     def fill_(self, model: nn.Module) -> None:
         """Load the values into a model of these shapes."""

@@ -1,4 +1,4 @@
-"""Tensors and a JSON text in one safetensors file, whatever the dtype; and other parts beside them in the same file."""
+"""Tensors and a JSON text in one safetensors file, whatever the dtype; and other parts beside them, in its header."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from secateur._files import headers_in, written_file
+from secateur._errors import UnsupportedError
+from secateur._files import written_file
+from secateur.checkpoints.headers import LONGEST
+from secateur.shrink.texts import from_text, to_text
 
-__all__ = ["Part", "names_in", "tensor_in", "write_file"]
+__all__ = ["Part", "in_header", "names_in", "tensor_in", "write_file"]
 
-_COMPLEX, _PREFIX = "complex", "prefix"
+_COMPLEX, _TENSORS = "complex", "tensors"
+_ENTRY = 150  # bytes that a header has for a tensor beside its name, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,8 @@ def write_file(
 ) -> None:
     """Write a file that `secateur._files.opened` reads; it is there in whole or not at all.
 
-    Complex numbers go there as pairs, which any version can hold.
+    Complex numbers go there as pairs, which any version can hold. The file's tensors are those of `tensors` alone; what
+    other parts have goes into the header as text.
 
     Args:
         path: Where to.
@@ -49,29 +54,53 @@ def write_file(
         header: What goes into it.
         tensors: The tensors; no two of them share memory.
         parts: What else the file holds, by keys of their own.
+
+    Raises:
+        UnsupportedError: The header would be longer than programs read.
     """
-    texts, written = {}, {}
-    for name, part in {key: Part(header, tensors), **(parts or {})}.items():
-        prefix = "" if name == key else f"{name}|"
-        paired = sorted(name for name, tensor in part.tensors.items() if tensor.is_complex())
-        texts[name] = json.dumps({**part.header, _COMPLEX: paired, **({_PREFIX: prefix} if prefix else {})})
-        written.update({prefix + name: _plain(tensor) for name, tensor in part.tensors.items()})
+    paired = sorted(name for name, tensor in tensors.items() if tensor.is_complex())
+    texts = {name: in_header(part) for name, part in (parts or {}).items()}
+    texts[key] = json.dumps({**header, _COMPLEX: paired})
+    _refuse_long(texts, tensors)
     with written_file(path) as beside:
-        safetensors.torch.save_file(written, beside, texts)
+        safetensors.torch.save_file({name: _plain(tensor) for name, tensor in tensors.items()}, beside, texts)
+
+
+def in_header(part: Part) -> str:
+    """The text of a part that is in the header with its tensors."""
+    held = {name: to_text(tensor) for name, tensor in part.tensors.items()}
+    return json.dumps({**part.header, _TENSORS: held})
 
 
 def names_in(file: Any, header: Mapping[str, Any]) -> list[str]:
-    """The names of an open file's tensors that `write_file` wrote with this JSON text."""
-    prefix = header.get(_PREFIX, "")
-    others = [each[_PREFIX] for each in headers_in(file.metadata()).values() if each.get(_PREFIX, prefix) != prefix]
-    found = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dict
-    return [name.removeprefix(prefix) for name in found if not name.startswith(tuple(others))]
+    """The names of the tensors that belong to a JSON text: of the open file, or in the text itself."""
+    return list(header[_TENSORS] if _TENSORS in header else file.keys())
 
 
 def tensor_in(file: Any, header: Mapping[str, Any], name: str) -> Tensor:
-    """A tensor of an open file, as it was when `write_file` wrote it."""
-    tensor: Tensor = file.get_tensor(header.get(_PREFIX, "") + name)
+    """A tensor of an open file, or in the JSON text itself, as it was when `write_file` wrote it.
+
+    Raises:
+        InvalidInputError: It is in the text and cannot be decoded.
+    """
+    if _TENSORS in header:
+        return from_text(f"{name!r} in the header of the file", header[_TENSORS][name])
+    tensor: Tensor = file.get_tensor(name)
     return torch.view_as_complex(tensor) if name in header[_COMPLEX] else tensor
+
+
+def _refuse_long(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a header that is longer than programs read."""
+    size = len(json.dumps(texts)) + sum(len(json.dumps(name)) + _ENTRY for name in tensors)
+    if size > LONGEST:
+        largest = max(texts, key=lambda name: len(texts[name]))
+        raise UnsupportedError(
+            f"what is beside the weights is more than the header of a safetensors file can hold: {largest} above all.",
+            bytes=f"{size:,}",
+            limit=f"{LONGEST:,}",
+            fix="secateur.save(model, path, masks=False), without a plan; masks.state_dict() and plan.save are for "
+            "files of their own",
+        )
 
 
 def _plain(tensor: Tensor) -> Tensor:

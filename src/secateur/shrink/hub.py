@@ -13,12 +13,12 @@ from secateur._passes import Inputs
 from secateur._wrappers import refuse_model, unwrapped
 from secateur.graph.trace import refuse_strange
 from secateur.masks import Masks
-from secateur.shrink.configs import config_before, config_of
+from secateur.shrink.configs import config_before, config_of, describes
 from secateur.shrink.pretrained import quiet
 from secateur.shrink.saving import save
 from secateur.shrink.sources import MASKS_FILE
 
-__all__ = ["save_pretrained"]
+__all__ = ["save_pretrained", "write_folder"]
 
 _WEIGHTS = "model.safetensors"
 
@@ -56,13 +56,39 @@ def save_pretrained(
     before = config_before(model, config)
     found = config_of(model, before, example_inputs)
     with written_folder(folder, force=force) as beside:
-        if found is None:
-            before.architectures = [type(model).__name__]
-            before.save_pretrained(beside)
-            save(model, beside / _WEIGHTS)
-        else:
-            _write_with(model, found, beside)
+        _write(model, before, found, beside)
     return found is not None
+
+
+def write_folder(model: Any, folder: Path) -> bool:
+    """Write a model of transformers whose sizes are those of its config to a folder that is there.
+
+    One that has become smaller before, and that was read from a folder which says so, is written like that again.
+
+    Args:
+        model: The model.
+        folder: The folder.
+
+    Returns:
+        Whether ``from_pretrained`` loads it.
+
+    Raises:
+        InvalidInputError, UnsupportedError: Those of `save_pretrained`.
+    """
+    before = config_before(model, None)
+    found = before if describes(before, model) else None
+    _write(model, before, found, folder)
+    return found is not None
+
+
+def _write(model: Any, before: Any, found: Any, folder: Path) -> None:
+    """Write a model with the config that describes it; if there is none, with that of before and its sizes."""
+    if found is None:
+        before.architectures = [type(model).__name__]
+        before.save_pretrained(folder)
+        save(model, folder / _WEIGHTS)
+    else:
+        _write_with(model, found, folder)
 
 
 def _write_with(model: Any, config: Any, folder: Path) -> None:

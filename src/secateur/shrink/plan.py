@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -235,14 +235,24 @@ class ShrinkPlan:
             InvalidInputError: The file holds no plan.
         """
         with opened(path, "plan", _FORMAT, fix="plan.save(path) writes such files") as (file, header):
-            keep: dict[str, dict[int, Tensor]] = {}
-            additions: dict[str, Tensor] = {}
-            for key in names_in(file, header):
-                name, dim = key.rsplit("|", 1)
-                if dim == _ADDED:
-                    additions[name] = tensor_in(file, header, key)
-                else:
-                    keep.setdefault(name, {})[int(dim)] = tensor_in(file, header, key)
+            return cls.from_part(file, header)
+
+    @classmethod
+    def from_part(cls, file: Any, header: Mapping[str, Any]) -> Self:
+        """Undo `to_part`.
+
+        Args:
+            file: The open file; None where the header has the tensors.
+            header: The JSON text.
+        """
+        keep: dict[str, dict[int, Tensor]] = {}
+        additions: dict[str, Tensor] = {}
+        for key in names_in(file, header):
+            name, dim = key.rsplit("|", 1)
+            if dim == _ADDED:
+                additions[name] = tensor_in(file, header, key)
+            else:
+                keep.setdefault(name, {})[int(dim)] = tensor_in(file, header, key)
         return cls(
             keep,
             macs=tuple(header["macs"]),

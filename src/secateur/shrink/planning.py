@@ -232,7 +232,8 @@ def _refuse_idle(pools: Sequence[tuple[float | None, Order]], reasons: Sequence[
     wanted = sum(round(sparsity * size) for sparsity, size in asked)
     why, fix = "that comes to less than half a unit everywhere", 'a larger sparsity, or scope="global"'
     if wanted:
-        why, fix = "min_units, round_to or infinite scores keep them", "smaller ones, or another score"
+        why = "min_units (2 if nothing is said), round_to or infinite scores keep them"
+        fix = "min_units=1, a smaller round_to, or another score"
     raise InfeasibleError(
         "units are to go, and all of them must stay.",
         wanted=wanted,

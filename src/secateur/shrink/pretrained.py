@@ -12,10 +12,17 @@ from torch import nn
 from secateur import _compat
 from secateur._errors import ShapeError
 
-__all__ = ["CONFIG", "is_of_transformers", "pretrained", "quiet"]
+__all__ = ["CONFIG", "is_of_transformers", "pretrained", "quiet", "who_has_sizes"]
 
 CONFIG = "config.json"
 _MOST = 8
+_RECORDED = "write the smaller model with secateur.shrink.save_pretrained or secateur.save, which record its sizes"
+_PRUNING = "pruning.safetensors"
+_OF_A_TRAINER = (
+    "the file pruning.safetensors has the sizes: trainer = Trainer(model, TrainingArguments(…, "
+    "resume_from_checkpoint={folder!r}), callbacks=[Pruning(…)]) makes the model as small, and "
+    "secateur.load_(trainer.model, {folder!r}) reads the weights"
+)
 
 
 def is_of_transformers(model: nn.Module) -> bool:
@@ -40,16 +47,24 @@ def pretrained(kind: Any, folder: Path) -> nn.Module:
             )
     except RuntimeError as error:  # how transformers tells of shapes that do not fit
         told = " ".join(str(error).split())
-        raise ShapeError(f"the weights in {folder} do not fit its config: {told[:200]}") from error
+        raise ShapeError(
+            f"the weights in {folder} do not fit its config: {told[:200]}", fix=who_has_sizes(folder)
+        ) from error
     missing = sorted(found["missing_keys"])
     if missing:
         raise ShapeError(
             f"the weights in {folder} do not fit its config.",
             missing=", ".join(missing[:_MOST]),
             unknown=", ".join(sorted(found["unexpected_keys"])[:_MOST]) or "none",
+            fix=who_has_sizes(folder),
         )
     made: nn.Module = model
     return made
+
+
+def who_has_sizes(folder: Path) -> str:
+    """How to get at a smaller model whose weights are in a folder with the config of before."""
+    return _OF_A_TRAINER.format(folder=str(folder)) if (folder / _PRUNING).is_file() else _RECORDED
 
 
 @contextmanager

@@ -9,13 +9,17 @@ from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError
 from secateur._wrappers import refuse_model, unwrapped
-from secateur.masks import Masks
+from secateur.masks import Masks, slots
+from secateur.masks.commit import put_
+from secateur.shrink.beside import buffers_part, masks_part, zero_
 from secateur.shrink.content import Content, content_of
-from secateur.shrink.files import Part, write_file
+from secateur.shrink.files import write_file
 from secateur.shrink.grow_plan import GrowPlan
 from secateur.shrink.plan import ShrinkPlan
 from secateur.shrink.resizing import refuse_other, resize_
-from secateur.shrink.sources import MASKS, MODEL, check_masks, source_of
+from secateur.shrink.sources import MODEL, check_masks, source_of
+from secateur.shrink.stale import watched
+from secateur.shrink.values import refuse_overlapping
 from secateur.surgery.admission import optimizers_among
 from secateur.surgery.transaction import Holders
 
@@ -33,18 +37,20 @@ def save(
 
     Args:
         model: Any model; usually one that `shrink_` has made smaller, or that has masks.
-        path: Where to. The file holds plain tensors, and integers as JSON in its header; nothing is pickled. It is
-            there in whole or not at all.
-        masks: Whether the masks that the model has are written too, one bit a weight; they may be given themselves.
-            What they mask is zero in the file in any case.
-        plan: A plan to be kept in the same file, such as the one by which the model was shrunk; ``ShrinkPlan.load``
+        path: Where to. The file's tensors are those of ``model.state_dict()``, under its names (tied ones once), so
+            other programs load them; what is beside them is JSON in its header. Nothing is pickled. The file is there
+            in whole or not at all.
+        masks: Whether the masks that the model has are written too; they may be given themselves. What they mask is
+            zero in the file in any case, so the header has only which of the zeros are not masked.
+        plan: A plan to be kept in the same header, such as the one by which the model was shrunk; ``ShrinkPlan.load``
             reads it from there.
 
     Raises:
         InvalidInputError: It is no module, or has no values (a fake or meta device); the masks are another model's; or
             there is no folder to write to.
-        UnsupportedError: The model's state holds something else than tensors, or tensors that are lazy; or the model is
-            inside a wrapper that keeps parameters in forms of its own.
+        UnsupportedError: The model's state holds something else than tensors, or tensors that are lazy; the model is
+            inside a wrapper that keeps parameters in forms of its own; or kept zeros that lie at random, or a plan, are
+            more than a header holds (100 MB).
     """
     refuse_model(model)
     model = unwrapped(model)
@@ -54,11 +60,14 @@ def save(
         )
     content, held = content_of(model), Masks(model)
     for name, mask in held.items():
-        content.tensors[name].masked_fill_(~mask, 0)  # also what was written to since the last step
+        zero_(content.tensors[name], ~mask)  # also what was written to since the last step
     parts = {} if plan is None else {"plan": plan.to_part()}
     if held and masks is not False:
-        parts["masks"] = Part({"format": MASKS}, held.state_dict())
-    write_file(path, "model", {"format": MODEL, **content.header()}, content.written(), parts)
+        parts["masks"] = masks_part(held, content.tensors)
+    if content.buffers and not content.has_large_buffers:
+        parts["buffers"] = buffers_part(content.buffers)
+    tensors = content.written() if content.has_large_buffers else content.own()
+    write_file(path, "model", {"format": MODEL, **content.header()}, tensors, parts)
 
 
 def load_(
@@ -73,12 +82,13 @@ def load_(
 
     Args:
         model: An instance of the class that was saved, as large as it was before units were removed.
-        source: A file that `save` wrote; or any state_dict whose tensors are as large as the model's or smaller, itself
-            or in a file of safetensors, several with their index, or a folder such as those of transformers. A
-            state_dict has shapes only: sizes that torch.nn modules record follow from them, others do not unless the
-            folder's ``config.json`` has them, and buffers that are in no state_dict stay as they are. Groups (of a
-            convolution, a GroupNorm) stay as many as the model has where that number divides the channels. Of tied
-            tensors one name is enough.
+        source: A file that `save` wrote, or ``secateur apply``; or any state_dict whose tensors are as large as the
+            model's or smaller, itself or in a file of safetensors, several with their index, or a folder such as those
+            of transformers. A state_dict has shapes only: sizes that torch.nn modules record follow from them; numbers
+            that other code keeps (heads, their width) do not unless the folder's ``config.json`` has them, of which
+            there is a warning; buffers that are in no state_dict stay as they are. Groups (of a convolution, a
+            GroupNorm) stay as many as the model has where that number divides the channels. Of tied tensors one name
+            is enough.
         optimizer: An optimizer that holds the model's parameters already, or several; best made afterwards.
         ema: What else follows by name: shapes and recorded sizes; its values are its own to load.
         masks: Whether masks that are there are put on the model, see `Masks`; otherwise only zeros come back.
@@ -101,18 +111,23 @@ def load_(
     """
     refuse_model(model)
     inner = model if isinstance(source, Mapping) else unwrapped(model)
-    found = source_of(inner, source)
+    found = source_of(inner, source, masks=masks)
     optimizers = optimizers_among(optimizer)
     refuse_other(inner, found.content.tensors)
-    if masks and found.masks:
+    refuse_overlapping(inner.state_dict())
+    if found.masks:
         check_masks(inner, found, optimizers)
-    resize_(inner, found.content, optimizer=optimizer, ema=ema)
+    for plan in found.plans:
+        plan.apply_(inner, optimizer=optimizer, ema=ema)
+    if not found.plans:
+        with watched(inner, found.content):
+            resize_(inner, found.content, optimizer=optimizer, ema=ema)
     found.fill_(inner)
-    if masks and found.masks:
-        held = Masks(inner)
-        held.load_state_dict(found.masks)
+    if found.masks:
+        put_(inner, found.masks, restoring=True)
+        slots.empty(inner, keep=found.masks)
         if optimizers:
-            held.attach(optimizers)
+            Masks(inner).attach(optimizers)
     return model
 
 

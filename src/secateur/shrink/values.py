@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from torch import Tensor
 from secateur import _compat
 from secateur._errors import InvalidInputError, UnsupportedError
 
-__all__ = ["numbers_in", "refuse_fake", "refuse_valueless"]
+__all__ = ["numbers_in", "refuse_fake", "refuse_overlapping", "refuse_valueless"]
 
 
 def refuse_valueless(tensors: Iterable[Tensor], what: str, *, fix: str = "the model itself, on a device") -> None:
@@ -52,3 +52,17 @@ def numbers_in(tensor: Tensor) -> npt.NDArray[np.float64]:
     refuse_valueless([tensor], "this score", fix="score=secateur.shrink.random, or a function that needs none")
     numbers: npt.NDArray[np.float64] = tensor.double().cpu().numpy()
     return numbers
+
+
+def refuse_overlapping(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse to write into tensors whose entries share memory.
+
+    Raises:
+        UnsupportedError: There is one.
+    """
+    for name, tensor in tensors.items():
+        if any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise UnsupportedError(
+                f"cannot load into {name!r}: its entries share memory, as after expand().",
+                fix="give the model a clone() of it",
+            )
