@@ -305,3 +305,26 @@ def test_a_model_whose_entries_share_memory_is_refused_before_anything_is_cut(tm
     with pytest.raises(UnsupportedError, match="cannot load into 'scale'"):
         load_(model, tmp_path / "small.safetensors")
     assert model.a.weight.shape == (6, 4)
+
+
+def test_tensors_that_read_the_same_memory_in_several_ways_come_back_each(tmp_path: Path) -> None:
+    class Views(nn.Module):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            whole = torch.randn(4, generator=torch.Generator().manual_seed(seed))
+            wave = torch.view_as_complex(torch.randn(4, 2, generator=torch.Generator().manual_seed(seed)))
+            for name, tensor in {
+                "a": whole,
+                "bits": whole.view(torch.int32),
+                "wave": wave,
+                "back": wave.conj(),
+            }.items():
+                self.register_buffer(name, tensor)
+
+    model, other = Views(0), Views(1)
+    save(model, tmp_path / "views.safetensors")
+    fresh = nn.Module()
+    for name, tensor in other.named_buffers():
+        fresh.register_buffer(name, tensor.resolve_conj().clone())
+    load_(fresh, tmp_path / "views.safetensors")
+    assert all(torch.equal(tensor, getattr(model, name)) for name, tensor in fresh.named_buffers())

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 
 from secateur._errors import InvalidInputError, UnsupportedError
@@ -106,14 +105,15 @@ def content_of(model: nn.Module) -> Content:
     refuse_model(model)
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    first: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
+    first: dict[tuple[object, ...], str] = {}
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UnsupportedError(f"cannot save {name!r}: it is no tensor.", kind=type(value).__name__)
         if nn.parameter.is_lazy(value):
             raise UnsupportedError(f"cannot save {name!r}: it is lazy and has no shape yet.", fix="run the model once")
         refuse_valueless([value], "a file")
-        twin = first.setdefault((value.data_ptr() or id(value), value.shape, value.stride()), name)
+        seen = value.dtype, value.is_conj(), value.is_neg()  # the same memory can be read in several ways
+        twin = first.setdefault((value.data_ptr() or id(value), value.shape, value.stride(), seen), name)
         if twin != name:
             aliases[name] = twin
         tensors[name] = tensors[twin] if twin != name else value.detach().clone()

@@ -42,6 +42,8 @@ __all__ = [
 MODEL = "secateur.model.1"
 MASKS_FILE = "masks.safetensors"
 _APPLIED = "applied plan {}"
+_DAMAGES = AttributeError, KeyError, TypeError, ValueError, RuntimeError, RecursionError
+"""What reading a header raises that does not fit its tensors."""
 _OTHERS = {
     "compressed": ("a compressed model", "secateur.load_compressed(path, model)"),
     "plan": ("a plan", "secateur.shrink.ShrinkPlan.load(path).apply_(model)"),
@@ -181,7 +183,7 @@ def _plans_for(model: nn.Module, checkpoint: Checkpoint, content: Content) -> tu
         return ()
     try:
         plans = tuple(ShrinkPlan.from_part(None, header) for header in _applied_in(checkpoint))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except _DAMAGES as error:
         raise InvalidInputError(f"the plan in the header of {checkpoint.shards[0].path} is damaged.") from error
     state: Mapping[str, Tensor] = {n: torch.empty(t.shape, device="meta") for n, t in model.state_dict().items()}
     for plan in plans:
@@ -205,7 +207,7 @@ def _saved(path: Path, *, masks: bool) -> Source:
             found = masks_in(file, content.tensors) if masks else {}
         except InvalidInputError:
             raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except _DAMAGES as error:
             raise InvalidInputError(f"{path} is damaged: its header and its tensors do not belong together.") from error
     return Source(content, found)
 
