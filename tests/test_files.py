@@ -112,3 +112,25 @@ def test_devices_and_pipes_are_no_places_for_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="a device, a pipe or a socket"), written_file(pipe):
         pass
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_files_can_be_read_by_whom_the_umask_allows(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        with written_file(tmp_path / "file") as beside:
+            os.close(os.open(beside, os.O_CREAT | os.O_WRONLY, 0o600))
+        with written_folder(tmp_path / "folder") as folder:
+            os.close(os.open(folder / "file", os.O_CREAT | os.O_WRONLY, 0o600))
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "file", tmp_path / "folder" / "file")}
+    assert modes == {0o666 & ~mask}
+
+
+def test_a_file_that_is_replaced_keeps_who_may_read_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "file").chmod(0o640)
+    with written_file(tmp_path / "file") as beside:
+        beside.write_text("new")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640

@@ -75,6 +75,8 @@ def headers_in(metadata: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
 def written_file(path: str | PathLike[str], *, force: bool = True) -> Iterator[Path]:
     """Write a file beside its place and move it there when the block has ended: it is there in whole or not at all.
 
+    It can be read by whom the umask allows, or as the one before it: safetensors writes files for their owner alone.
+
     Args:
         path: Where the file is to be.
         force: Whether one that is there may be replaced.
@@ -90,6 +92,7 @@ def written_file(path: str | PathLike[str], *, force: bool = True) -> Iterator[P
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield beside
+        beside.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
@@ -115,6 +118,8 @@ def written_folder(path: str | PathLike[str], *, force: bool = False) -> Iterato
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
     try:
         yield beside
+        for file in filter(Path.is_file, beside.iterdir()):
+            file.chmod(0o666 & ~_umask())
         if target.is_dir():
             names = sorted(file.name for file in beside.iterdir())
             for name in names:
