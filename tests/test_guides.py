@@ -36,7 +36,7 @@ def is_there(line: str) -> bool:
         case ["secateur", *words]:
             parser().parse_args(words)
             return True
-        case ["pip", "install", "-c", constraints, what]:
+        case ["pip", "install", "-c", constraints, "-e", what]:
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
             return (ROOT / constraints).is_file() and what[2:-1] in extras["optional-dependencies"]
     return False
