@@ -61,15 +61,16 @@ def test_a_model_may_change_its_memory_order_in_mid_training(case: Case, is_nati
     assert torch.allclose(conv.weight, same.weight, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("wide", [8, 16], ids=["dense gradient", "gradient laid out alike"])
 @by_path
 @by_case
-def test_nothing_beside_a_parameter_is_written_to(case: Case, is_native: bool) -> None:
+def test_nothing_beside_a_parameter_is_written_to(case: Case, is_native: bool, wide: int) -> None:
     whole = torch.zeros(4, 16)
     parameter, copied = nn.Parameter(whole[:, :8]), nn.Parameter(torch.zeros(4, 8))
     with path(is_native):
         optimizer, reference = case.make([parameter]), case.make([copied])
         for _ in range(3):
-            parameter.grad, copied.grad = torch.ones(4, 8), torch.ones(4, 8)
+            parameter.grad, copied.grad = torch.ones(4, wide)[:, :8], torch.ones(4, 8)
             optimizer.step()
             reference.step()
     assert not whole[:, 8:].any()
