@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secateur import HolderError, ShapeError, UnsupportedError
+from secateur import HolderError, InvalidInputError, ShapeError, UnsupportedError
 from secateur.shrink import load_, plan_shrink, random, save
 from tests.shrink.models import Attention, SmallCNN, is_unchanged, randomized, state_of
 
@@ -328,3 +328,9 @@ def test_tensors_that_read_the_same_memory_in_several_ways_come_back_each(tmp_pa
         fresh.register_buffer(name, tensor.resolve_conj().clone())
     load_(fresh, tmp_path / "views.safetensors")
     assert all(torch.equal(tensor, getattr(model, name)) for name, tensor in fresh.named_buffers())
+
+
+def test_what_is_no_plan_is_refused_and_no_file_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="a plan is needed"):
+        save(nn.Linear(3, 2), tmp_path / "model.safetensors", plan=3)
+    assert list(tmp_path.iterdir()) == []

@@ -52,6 +52,8 @@ def save(
             inside a wrapper that keeps parameters in forms of its own; or kept zeros that lie at random, or a plan, are
             more than a header holds (100 MB).
     """
+    if plan is not None and not isinstance(plan, ShrinkPlan | GrowPlan):
+        raise InvalidInputError("a plan is needed.", plan=type(plan).__name__, fix="secateur.plan_shrink(…)")
     refuse_model(model)
     model = unwrapped(model)
     if isinstance(masks, Masks) and masks.model is not model:
