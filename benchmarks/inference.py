@@ -7,7 +7,7 @@ weights that are not zero, at the most operations a second measured, whichever i
 
 Weights are random and so are the masks: these are speeds, and say nothing of accuracy. Then models that were shrunk to
 half their width, in multiples of 16: how many times faster they are, beside how many times fewer MACs they need: as
-they are, and as `compress` makes them (BatchNorm folded, channels last where that is faster).
+they are, and as `compress` makes them (BatchNorm folded, weights laid out once, channels last where that is faster).
 
     python benchmarks/inference.py [--models mlp …] [--inputs "batch 1" …] [--threads 1 2] [--parts masked] [--quick]
 """
@@ -59,8 +59,8 @@ def threads(number: int) -> Iterator[None]:
 
 def compressed(setting: Setting, x: Tensor) -> dict[str, nn.Module]:
     """Compressed models: with the native kernels, and for the widest blocks in pure torch."""
-    in_torch = [name for name, form in (LINEAR_FORMATS | CONV_FORMATS).items() if not form.is_native]
-    found = {}
+    in_torch = [name for name, form in (LINEAR_FORMATS | CONV_FORMATS).items() if form.library == "torch"]
+    found: dict[str, nn.Module] = {"compress, dense": compress(setting.make(), x)}
     for name, (sparsity, pattern) in SPARSE.items():
         if setting.title.startswith("ResNet") and "x1" in name:
             continue

@@ -113,6 +113,13 @@ def wrappers() -> dict[type[nn.Module], str]:
     return found
 
 
+def has_prepacking() -> bool:
+    """Whether torch has the ops that run oneDNN on a weight laid out beforehand, as its compiler does."""
+    names = ("_reorder_linear_weight", "_linear_pointwise", "_reorder_convolution_weight", "_convolution_pointwise")
+    is_there = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    return bool(is_there) and all(hasattr(torch.ops.mkldnn, name) for name in names)
+
+
 def has_inner_tensors(tensor: Tensor) -> bool:
     """Whether a tensor is a wrapper around others (a DTensor, a nested or quantized tensor of a subclass)."""
     return is_traceable_wrapper_subclass(tensor)

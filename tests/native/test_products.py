@@ -20,7 +20,7 @@ from secateur.runtime.formats import LINEAR_FORMATS
 from tests.native.products import MACHINE_LEVELS, SIZES, fenced, fences, on, random_weight
 
 LEVEL = pytest.mark.parametrize("level", MACHINE_LEVELS)
-NATIVE = [name for name, each in LINEAR_FORMATS.items() if each.is_native]
+NATIVE = [name for name, each in LINEAR_FORMATS.items() if each.library == "kernels"]
 
 
 def product_of(name: str, weight: Tensor, *, relu: bool = False) -> Product:

@@ -14,6 +14,9 @@ from secateur.runtime import LINEAR_FORMATS, choosing
 from secateur.runtime.choosing import Choice, choose
 from tests.runtime.formats.references import KEPT_DENSE, masked
 
+PREPACKED = ["prepacked"] if not LINEAR_FORMATS["prepacked"].absence() else []
+"""The format that is there with oneDNN."""
+
 
 def layer(sparsity: float = 0.8, height: int = 1) -> nn.Linear:
     made = nn.Linear(48, 64).requires_grad_(False)
@@ -64,7 +67,7 @@ def test_format_is_tried_where_it_can_hold_the_weight(tried: list[str]) -> None:
 def test_native_formats_are_tried_where_the_library_is(tried: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secateur._native.library", lambda: None)
     chosen(layer(), (3, 48))
-    assert tried == ["dense", "torch csr"]
+    assert tried == ["dense", "torch csr", *PREPACKED]
 
 
 def test_fastest_is_taken_with_what_was_measured(tried: list[str]) -> None:
@@ -92,6 +95,31 @@ def test_every_size_counts_once_and_only_some(tried: list[str], monkeypatch: pyt
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.2])
-def test_weight_with_few_zeros_is_not_tried(sparsity: float, tried: list[str]) -> None:
-    assert chosen(layer(sparsity), (3, 48)).why == "less than 30% zeros"
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_weight_with_few_zeros_is_tried_in_dense_forms_alone(kind: str, sparsity: float, tried: list[str]) -> None:
+    if kind == "linear":
+        found, last = chosen(layer(sparsity), (3, 48)), []
+    else:
+        module = nn.Conv2d(48, 64, 1).requires_grad_(False)
+        module.weight.copy_(masked((64, 48, 1, 1), sparsity))
+        found, last = chosen(module, (3, 48, 2, 2)), ["channels last"]
+    assert tried == ["dense", *PREPACKED, *last]
+    assert found.format == tried[-1]
+
+
+def test_forms_that_keep_zeros_are_left_out_where_size_counts_more_than_time(tried: list[str]) -> None:
+    chosen(layer(), (3, 48), margin=-0.1)
+    assert "torch csr" in tried
+    assert "prepacked" not in tried
+
+
+def test_layer_that_no_format_makes_faster_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_seconds", lambda runs, between: dict.fromkeys(runs, 1.0))
+    assert chosen(layer(0.2), (3, 48), margin=0.1).why == "less than 30% zeros"
+    assert chosen(layer(0.8), (3, 48), margin=0.1).why == "no format is faster"
+
+
+def test_convolution_whose_window_can_lie_beside_the_image_keeps_its_memory_order(tried: list[str]) -> None:
+    found = chosen(nn.Conv2d(16, 16, 1, padding=1).requires_grad_(False), (1, 16, 3, 1))
+    assert found.format == "dense"
     assert tried == []

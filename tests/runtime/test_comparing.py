@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.runtime import comparing
-from secateur.runtime.comparing import difference, num_bytes, own, run_seconds, seconds_in_place
+from secateur.runtime.comparing import difference, own, run_seconds, seconds_in_place
 from secateur.runtime.profile_times import Latency
 
 X = torch.ones(1)
@@ -178,10 +178,3 @@ def test_seconds_in_place_are_those_of_the_layers_that_are_there_and_run() -> No
     found = seconds_in_place(model, ["0", "0.idle", "absent"], [torch.ones(1, 3)])
     assert found.keys() == {"0"}
     assert found["0"] > 0
-
-
-def test_bytes_count_tied_parameters_once_and_buffers_too() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3))
-    model[1].weight = model[0].weight
-    assert num_bytes(model) == 4 * (9 + 3 + 4 * 3) + 8
-    assert num_bytes(nn.Linear(2, 2).half()) == 12

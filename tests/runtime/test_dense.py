@@ -204,7 +204,7 @@ def test_dense_model_can_be_compressed_again() -> None:
 
 def test_model_that_stayed_dense_is_copied() -> None:
     model, x = cnn(), torch.randn(2, 3, 12, 12)
-    fast = compress(model, x)
+    fast = compress(model, x, formats=[])
     assert packed(fast) == {}
     plain = fast.to_dense()
     assert kinds(plain) == kinds(fast.model)

@@ -195,7 +195,7 @@ def test_model_that_was_shrunk_before_comes_back(path: Path) -> None:
 
 def test_model_that_stayed_dense_comes_back(path: Path) -> None:
     model, x = cnn(), image()
-    fast = compress(model, x)
+    fast = compress(model, x, formats=[])
     assert packed(fast) == {}
     fast.save(path)
     again = load_compressed(path)
@@ -261,7 +261,7 @@ def test_files_hold_plain_tensors_and_text(path: Path) -> None:
 def test_format_that_is_not_here_is_replaced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    native = dataclasses.replace(LINEAR_FORMATS["torch csr"], name="native", is_native=True)
+    native = dataclasses.replace(LINEAR_FORMATS["torch csr"], name="native", library="kernels")
     x = torch.randn(3, 48)
     with monkeypatch.context() as there:
         there.setitem(LINEAR_FORMATS, "native", native)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from secateur.runtime.profile_sizes import bytes_in
 from tests.runtime.nets import sizes
 
 
@@ -108,3 +109,10 @@ def test_a_wrapper_that_has_the_attributes_of_a_packed_layer_does_not_count_it_a
     row = sizes(shared, torch.randn(5, 6))
     assert (row.parameters, row.nonzeros, row.bytes) == (36, 21, 4 * 21)
     assert (row.macs, row.nonzero_macs) == (2 * 5 * 36, 2 * 5 * 21)
+
+
+def test_bytes_count_tied_parameters_once_and_buffers_too() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3))
+    model[1].weight = model[0].weight
+    assert bytes_in(model) == 4 * (9 + 3 + 4 * 3) + 8
+    assert bytes_in(nn.Linear(2, 2).half()) == 12

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateur import _native
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS
 from secateur.runtime.norms import has_hooks
 from secateur.runtime.profile_times import latencies
 from secateur.runtime.recipe import CHANNELS_LAST, geometry_of, is_transposed, layer_weight, packed_layer
 from secateur.runtime.zeros import sparsity_of
 
-__all__ = ["LAYERS", "Choice", "choose", "obstacle"]
+__all__ = ["LAYERS", "Choice", "can_have_channels_last", "choose", "obstacle"]
 
 LAYERS = (nn.Linear, nn.Conv2d)
 """Layers that have formats; transformers' Conv1D is the third."""
@@ -61,6 +60,13 @@ def obstacle(layer: nn.Module) -> str:
     return ""
 
 
+def can_have_channels_last(layer: nn.Module) -> bool:
+    """Whether a layer is a convolution that can be turned to channels last, and stays one of torch's own."""
+    if type(layer) is not nn.Conv2d or has_hooks(layer):
+        return False
+    return not geometry_of(layer).overhangs(layer.kernel_size)
+
+
 def choose(
     layer: nn.Module,
     shapes: Sequence[torch.Size],
@@ -86,13 +92,14 @@ def choose(
         The choice.
     """
     why = obstacle(layer) or ("" if shapes else "it was not called")
+    found = [] if why else _candidates(layer, shapes, with_dense=margin >= 0)
+    names = [name for name in found if allowed is None or name in allowed]
     if not why and sparsity_of(layer.get_parameter("weight")) < _LEAST_SPARSITY:
         why = f"less than {_LEAST_SPARSITY:.0%} zeros"
-    names = [name for name in ([] if why else _candidates(layer, shapes)) if allowed is None or name in allowed]
     tried: dict[str, Callable[[Tensor], Tensor]] = {
         name: packed_layer(layer, name, values, relu=relu) for name in names
     }
-    if shapes and type(layer) is nn.Conv2d and not has_hooks(layer) and (allowed is None or CHANNELS_LAST in allowed):
+    if shapes and can_have_channels_last(layer) and (allowed is None or CHANNELS_LAST in allowed):
         last = copy.deepcopy(layer).to(memory_format=torch.channels_last)
         tried[CHANNELS_LAST] = _with_relu(last) if relu else last
     if not tried:
@@ -108,19 +115,20 @@ def choose(
     return Choice("dense", seconds, why=why or "no format is faster")
 
 
-def _candidates(layer: nn.Module, shapes: Sequence[torch.Size]) -> Iterator[str]:
-    """The formats that can hold a layer's weight and are worth a trial."""
+def _candidates(layer: nn.Module, shapes: Sequence[torch.Size], *, with_dense: bool) -> Iterator[str]:
+    """The formats that can hold a layer's weight and are worth a trial; those that keep zeros only if asked for."""
     weight = layer_weight(layer)
-    rows = min(shape[:-1].numel() if weight.dim() == 2 else shape.numel() for shape in shapes)
-    has_native = _native.library() is not None
+    is_sparse = sparsity_of(weight) >= _LEAST_SPARSITY
     if weight.dim() == 2:
+        rows = min(shape[:-1].numel() for shape in shapes)
         for name, linear in LINEAR_FORMATS.items():
-            is_worth = linear.rows[0] <= rows <= linear.rows[1] and (has_native or not linear.is_native)
-            if is_worth and not linear.misfit(weight):
+            is_worth = linear.rows[0] <= rows <= linear.rows[1] and (with_dense if linear.is_dense else is_sparse)
+            if is_worth and not linear.absence() and not linear.misfit(weight):
                 yield name
         return
     for name, conv in CONV_FORMATS.items():
-        if (has_native or not conv.is_native) and not conv.misfit(weight, geometry_of(layer)):
+        is_worth = with_dense if conv.is_dense else is_sparse
+        if is_worth and not conv.absence() and not conv.misfit(weight, geometry_of(layer)):
             yield name
 
 

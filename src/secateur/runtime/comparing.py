@@ -12,18 +12,12 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from secateur._passes import Inputs, call_with, traceless, undisturbed
 from secateur.graph.call import tensors_in
-from secateur.runtime.profile_sizes import bytes_of
 from secateur.runtime.profile_times import latencies
 
-__all__ = ["difference", "num_bytes", "own", "run_seconds", "seconds_in_place"]
+__all__ = ["difference", "own", "run_seconds", "seconds_in_place"]
 
 _SECONDS = 0.5  # of measuring a pair of models
 _RUNS = 7  # in which layers are timed in their places
-
-
-def num_bytes(model: nn.Module) -> int:
-    """Memory of parameters and buffers, what is shared once."""
-    return bytes_of((*model.parameters(), *model.buffers()))
 
 
 def own(inputs: Inputs) -> Inputs:

@@ -15,11 +15,12 @@ from secateur._passes import Inputs, call_with, undisturbed
 from secateur._progress import task
 from secateur.graph.trace import refuse_strange
 from secateur.runtime.choosing import Choice
-from secateur.runtime.comparing import difference, num_bytes, own, run_seconds
+from secateur.runtime.comparing import difference, own, run_seconds
 from secateur.runtime.compressed import Compressed
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS
 from secateur.runtime.origins import Origin
 from secateur.runtime.preparing import plain_copy, without_empty_units
+from secateur.runtime.profile_sizes import bytes_in
 from secateur.runtime.recipe import CHANNELS_LAST, Recipe
 from secateur.runtime.table import CompressionReport, shown_bytes
 from secateur.runtime.trial import Trial
@@ -43,7 +44,8 @@ def compress(
 
     Units that are empty are removed, BatchNorm is folded into the layer before it, and each layer gets the format that
     is fastest with inputs like the example's, by the clock; a layer, or the whole model, that nothing makes faster
-    stays dense. The outputs are those of the masked dense model to rounding, which is checked on the example inputs.
+    stays dense. A model without zeros, a shrunk one say, gains by a format that is dense itself. The outputs are those
+    of the masked dense model to rounding, which is checked on the example inputs.
 
     Args:
         model: A trained model on the CPU. It stays as it is.
@@ -54,7 +56,8 @@ def compress(
         more_inputs: Further example inputs; a format then has to be the fastest over all of them together.
         values: Dtype that values are kept in, float32 or bfloat16; arithmetic is in float32.
         margin: By which part of the dense time a format has to be faster. A negative one takes what is slower by that
-            part, also of the whole model: ``-1`` up to twice the time, for the sake of its size.
+            part, also of the whole model: ``-1`` up to twice the time, for the sake of its size. ``"prepacked"``, which
+            holds a dense weight twice, is then left out.
         formats: Names of the formats to try, of `secateur.runtime.LINEAR_FORMATS` and `CONV_FORMATS`, or ``"channels
             last"``, a dense convolution in that memory format; all by default.
 
@@ -115,14 +118,14 @@ class _Try:
             note = "empty units stay: the model is faster with them"
         norms = f"BatchNorm folded into {len(self.recipe.norms)} layers"
         lines = tuple(self.trial.lines(self.choices, self.fast))
-        rest = num_bytes(self.fast) - sum(line.bytes for line in lines)
+        rest = bytes_in(self.fast) - sum(line.bytes for line in lines)
         others = f"not in the table: {shown_bytes(rest)} of embeddings, norms, biases and other tensors, as they were"
         return CompressionReport(
             layers=lines,
             dense_seconds=self.seconds["dense"],
             seconds=self.seconds["fast"],
-            dense_bytes=num_bytes(dense),
-            bytes=num_bytes(self.fast),
+            dense_bytes=bytes_in(dense),
+            bytes=bytes_in(self.fast),
             error=self.error,
             threads=torch.get_num_threads(),
             notes=(*([others] if rest > 0 else []), note, *([norms] if self.recipe.norms else []), _native.status()),
@@ -148,16 +151,10 @@ def _try(
         tried = _measured(dense, plain, examples, trial, stay, values)
     if not tried.error <= _tolerance(dense, values) and tried.recipe.norms:
         tried = _measured(dense, plain, examples, Trial(plain, examples, folds=False), stay, values)
-    return _with_channels_last(dense, tried, examples, values) if allowed is None or CHANNELS_LAST in allowed else tried
-
-
-def _with_channels_last(dense: nn.Module, tried: _Try, examples: Sequence[Inputs], values: torch.dtype) -> _Try:
-    """The same with the channels last in all dense convolutions, if that is faster: what is between them gains, too."""
-    choices = tried.trial.channels_last(tried.choices)
-    if not choices:
-        return tried
-    other = _measured(dense, tried.plain, examples, tried.trial, choices, values)
-    return min((tried, other), key=lambda each: each.rank(_tolerance(dense, values)))
+    others = [
+        _measured(dense, plain, examples, tried.trial, each, values) for each in tried.trial.in_one_order(tried.choices)
+    ]
+    return min((tried, *others), key=lambda each: each.rank(_tolerance(dense, values)))
 
 
 @task("measuring the whole model")

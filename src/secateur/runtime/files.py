@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateur import _native
 from secateur._errors import InvalidInputError, ShapeError
 from secateur._files import opened
 from secateur._names import owner_of, put_module
 from secateur.graph.provenance import stored_sizes
 from secateur.masks.packing import count_kept, num_bytes, pack, unpack
 from secateur.runtime.attention import can_be_opened
-from secateur.runtime.choosing import obstacle
+from secateur.runtime.choosing import can_have_channels_last, obstacle
 from secateur.runtime.compressed import Compressed
 from secateur.runtime.describing import build
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, ConvFormat, LinearFormat
@@ -193,14 +192,15 @@ def _available(model: nn.Module, layers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for path, name in layers.items():
         layer = model.get_submodule(path)
-        if name == CHANNELS_LAST and type(layer) is nn.Conv2d:
+        if name == CHANNELS_LAST and can_have_channels_last(layer):
             found[path] = name
             continue
         why = obstacle(layer)
         if why:
             raise InvalidInputError(f"{path!r} cannot be packed: {why}.")
         weight = layer_weight(layer)
-        usable = [each for each in (name, *_table(weight)) if _is_usable(each, layer, weight)]
+        others = () if _table(weight)[name].is_dense else _table(weight)
+        usable = [each for each in (name, *others) if _is_usable(each, layer, weight)]
         if usable:
             found[path] = usable[0]
     return found
@@ -214,7 +214,7 @@ def _table(weight: Tensor) -> Mapping[str, LinearFormat] | Mapping[str, ConvForm
 def _is_usable(name: str, layer: nn.Module, weight: Tensor) -> bool:
     """Whether a format is there, and can hold a weight."""
     each = _table(weight)[name]
-    if each.is_native and _native.library() is None:
+    if each.absence():
         return False
     return not (each.misfit(weight) if isinstance(each, LinearFormat) else each.misfit(weight, geometry_of(layer)))
 

@@ -7,8 +7,9 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from secateur import _compat, _native
+from secateur import _compat
 from secateur._errors import InvalidInputError, ShapeError, UnsupportedError
 from secateur.runtime import calls
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, Geometry, Parts
@@ -71,6 +72,11 @@ class SparseLayer(nn.Module):
         bias: Tensor | None = self._buffers["float_bias"]
         return None if bias is None else bias.to(self.dtype)
 
+    @property
+    def copied_bytes(self) -> int:
+        """Memory beside the buffers: oneDNN's copy of a dense weight, which is there from the first call on."""
+        return 4 * self.shape.numel() if self._table()[self.format].is_dense else 0
+
     def profile_counts(self) -> tuple[int, int]:
         """Number of parameters that the dense layer has, and of those that are not zero."""
         bias = self._buffers["float_bias"]
@@ -117,11 +123,12 @@ class SparseLayer(nn.Module):
         """Copies make their own product: this one points into memory."""
         return {**self.__dict__, "_product": None}
 
-    def _refuse_without_kernels(self) -> None:
-        """Refuse to be bound where the kernels of the format are not, as in a pickle from another machine."""
-        if self._table()[self.format].is_native and _native.library() is None:
+    def _refuse_absent(self) -> None:
+        """Refuse to be bound where what the format needs is not, as in a pickle from another machine."""
+        absence = self._table()[self.format].absence()
+        if absence:
             raise UnsupportedError(
-                f"the format {self.format!r} needs native kernels. {_native.status()}",
+                f"the format {self.format!r} cannot be computed here: {absence}",
                 fix="fast.save(path) where it was made and load_compressed(path) here, which takes another format",
             )
 
@@ -205,12 +212,16 @@ class SparseLinear(SparseLayer):
         """The same as an op that a graph can hold."""
         rows = x.reshape(-1, self.in_features).float()
         bias = self._buffers["float_bias"]
-        y = calls.linear(rows, list(self.parts), bias, list(self.shape), self.format, self.relu)
-        return cast(Tensor, y.to(self.dtype).view(*x.shape[:-1], self.out_features))
+        if LINEAR_FORMATS[self.format].is_dense:
+            y = functional.linear(rows, self.parts[0].float(), bias)
+            y = y.relu() if self.relu else y
+        else:
+            y = calls.linear(rows, list(self.parts), bias, list(self.shape), self.format, self.relu)
+        return y.to(self.dtype).view(*x.shape[:-1], self.out_features)
 
     def _bind(self) -> Bound:
         """The product, made at the first call."""
-        self._refuse_without_kernels()
+        self._refuse_absent()
         bias = self._buffers["float_bias"]
         self._product = LINEAR_FORMATS[self.format].bind(self.parts, self.shape, bias, self.relu)
         return self._product
@@ -246,6 +257,8 @@ class SparseConv2d(SparseLayer):
         self.out_channels, self.in_channels = self.shape[:2]
         self.stride, self.padding, self.dilation = geometry
         self.kernel_size, self.groups = tuple(self.shape[2:]), 1
+        sides = zip(self.padding, self.dilation, self.kernel_size, strict=True)
+        self._least = [step * (window - 1) + 1 - 2 * pad for pad, step, window in sides]
 
     def _table(self) -> dict[str, Any]:
         return CONV_FORMATS
@@ -263,31 +276,30 @@ class SparseConv2d(SparseLayer):
             or _compat.has_tangent(x)
         ):
             x = self._admitted(x, self.in_channels, -3)
-        images = (x if x.dim() == 4 else x.unsqueeze(0)).float().contiguous()
-        if min(self._positions(images)) < 1:
+        images = (x if x.dim() == 4 else x.unsqueeze(0)).float()
+        if images.shape[2] < self._least[0] or images.shape[3] < self._least[1]:
             raise ShapeError("the image is smaller than the window.", image=tuple(x.shape), window=self.kernel_size)
         if calls.is_watched(x):
             y = self._op(images)
         else:
             _refuse_freed(images)
+            images = images.contiguous(memory_format=CONV_FORMATS[self.format].order)
             y = (self._product or self._bind())(images)
         return (y if x.dim() == 4 else y.squeeze(0)).to(self.dtype)
 
-    def _positions(self, images: Tensor) -> list[int]:
-        """Height and width of the output."""
-        sizes = zip(images.shape[2:], *self.geometry, self.kernel_size, strict=True)
-        return [(size + 2 * pad - step * (window - 1) - 1) // by + 1 for size, by, pad, step, window in sizes]
-
     def _op(self, images: Tensor) -> Tensor:
         """The same as an op that a graph can hold."""
-        geometry = [list(each) for each in self.geometry]
         bias = self._buffers["float_bias"]
+        if CONV_FORMATS[self.format].is_dense:
+            y = functional.conv2d(images, self.parts[0].float(), bias, *self.geometry)
+            return y.relu() if self.relu else y
+        geometry = [list(each) for each in self.geometry]
         y = calls.conv2d(images, list(self.parts), bias, list(self.shape), self.format, self.relu, *geometry)
         return cast(Tensor, y)
 
     def _bind(self) -> Bound:
         """The product, made at the first call."""
-        self._refuse_without_kernels()
+        self._refuse_absent()
         bias = self._buffers["float_bias"]
         self._product = CONV_FORMATS[self.format].bind(self.parts, self.shape, bias, self.relu, self.geometry)
         return self._product

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,16 @@ from torch import Tensor, nn
 from secateur import _compat
 from secateur.graph.memory import storage_of
 
-__all__ = ["PackedWeight", "SelfCounting", "Sizes", "bytes_of", "nonzeros_of", "packed", "self_counting", "sizes_of"]
+__all__ = [
+    "PackedWeight",
+    "SelfCounting",
+    "Sizes",
+    "bytes_in",
+    "nonzeros_of",
+    "packed",
+    "self_counting",
+    "sizes_of",
+]
 
 
 class SelfCounting(Protocol):
@@ -40,7 +48,7 @@ class Sizes(NamedTuple):
     Args:
         parameters: Number of parameters, tied ones once.
         nonzeros: How many of them are not zero; None for a model without values.
-        bytes: Memory of its parameters and buffers, each storage once and whole.
+        bytes: Memory of its parameters and buffers, each storage once and whole, and of copies that layers run on.
     """
 
     parameters: int
@@ -56,7 +64,7 @@ def sizes_of(model: nn.Module) -> Sizes:
     counted = [module.profile_counts() for module in counting]  # type: ignore[operator]
     number = sum(parameter.numel() for parameter in parameters) + sum(own for own, _ in counted)
     nonzeros = _sum([*map(nonzeros_of, parameters), *(own for _, own in counted)])
-    return Sizes(number, nonzeros, bytes_of(itertools.chain(model.parameters(), model.buffers())))
+    return Sizes(number, nonzeros, bytes_in(model))
 
 
 def self_counting(model: nn.Module) -> list[nn.Module]:
@@ -91,12 +99,13 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
     return found
 
 
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Memory behind tensors, what they share once."""
+def bytes_in(model: nn.Module) -> int:
+    """Memory of parameters and buffers, what is shared once, and of copies that packed layers run on."""
     storages: dict[int, int] = {}
-    for part in _strided(tensors):
+    for part in _strided((*model.parameters(), *model.buffers())):
         storages[storage_of(part)] = part.untyped_storage().nbytes()
-    return sum(storages.values())
+    copying: list[Any] = [module for module in model.modules() if hasattr(type(module), "copied_bytes")]
+    return sum(storages.values()) + sum(int(module.copied_bytes) for module in copying)
 
 
 def _strided(tensors: Iterable[Tensor]) -> Iterator[Tensor]:

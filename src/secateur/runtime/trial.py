@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,10 +14,12 @@ from secateur._progress import task, track
 from secateur.runtime import choosing
 from secateur.runtime.attention import can_be_opened
 from secateur.runtime.choosing import Choice, choose
-from secateur.runtime.comparing import num_bytes, seconds_in_place
+from secateur.runtime.comparing import seconds_in_place
+from secateur.runtime.formats import PREPACKED_CONV
 from secateur.runtime.layers import SparseLayer
 from secateur.runtime.norms import fold_, foldable, has_hooks
 from secateur.runtime.observing import Observed, observe
+from secateur.runtime.profile_sizes import bytes_in
 from secateur.runtime.recipe import CHANNELS_LAST, Recipe, held, inside, is_transposed, open_, pack_
 from secateur.runtime.table import LayerLine
 from secateur.runtime.zeros import pattern_of, sparsity_of
@@ -65,7 +67,7 @@ class Trial:
 
     def choices(self, *, values: torch.dtype, margin: float, allowed: Collection[str] | None) -> dict[str, Choice]:
         """The choice for each layer."""
-        evict = _evictor(num_bytes(self.opened))
+        evict = _evictor(bytes_in(self.opened))
         found = {}
         with torch.inference_mode():
             for path, place in track(self.places.items(), "trying formats"):
@@ -88,17 +90,26 @@ class Trial:
         recipe = Recipe(self.norms, opened, layers, {}, str(values).removeprefix("torch."))
         return replace(recipe, activations={p: self.places[p].relu for p in recipe.packed if self.places[p].relu})
 
-    def channels_last(self, choices: Mapping[str, Choice]) -> dict[str, Choice]:
-        """The same choices, with the channels last in the convolutions that are dense; none if there are none."""
+    def in_one_order(self, choices: Mapping[str, Choice]) -> Iterator[dict[str, Choice]]:
+        """The same choices with the channels last in all convolutions that are dense: none then turns its images.
+
+        First in torch's own op where a layer would have stayed as it was, then prepacked. A layer gets what was tried.
+        """
         model = inside(self.opened)
-        dense = [
-            p for p, each in choices.items() if each.format == "dense" and type(model.get_submodule(p)) is nn.Conv2d
-        ]
-        return (
-            {**choices, **{path: replace(choices[path], format=CHANNELS_LAST, why="") for path in dense}}
-            if dense
-            else {}
-        )
+        plain = {
+            path: each
+            for path, each in choices.items()
+            if each.format in ("dense", CHANNELS_LAST) and type(model.get_submodule(path)) is nn.Conv2d
+        }
+        seen = [{path: each.format for path, each in plain.items()}]
+        for order in ((CHANNELS_LAST,), (PREPACKED_CONV.name, CHANNELS_LAST)):
+            forms = {
+                path: next((form for form in order if form in (each.seconds or {})), each.format)
+                for path, each in plain.items()
+            }
+            if forms not in seen:
+                seen.append(forms)
+                yield {**choices, **{path: replace(plain[path], format=form, why="") for path, form in forms.items()}}
 
     def made(self, recipe: Recipe) -> nn.Module:
         """The model that a recipe makes."""
@@ -116,7 +127,7 @@ class Trial:
             layer = model.get_submodule(path)
             weight: Tensor = layer.weight  # type: ignore[assignment]
             packed = modules.get(path)
-            sizes = num_bytes(layer), num_bytes(packed) if isinstance(packed, SparseLayer) else num_bytes(layer)
+            sizes = bytes_in(layer), bytes_in(packed) if isinstance(packed, SparseLayer) else bytes_in(layer)
             measured = before[path] / after[path] if path in before and path in after else 1.0
             rows = weight.t() if is_transposed(layer) else weight
             yield LayerLine(

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from secateur import _native
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS, ConvFormat, Geometry, LinearFormat, Parts
 from secateur.runtime.formats._format import Bound
 
@@ -36,12 +35,12 @@ def _bind_conv(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool,
     return product
 
 
-KEPT_DENSE = LinearFormat("kept dense", False, lambda weight: "", _pack, _unpack, _bind)
-KEPT_DENSE_CONV = ConvFormat("kept dense", False, lambda weight, geometry: "", _pack, _unpack, _bind_conv)
+KEPT_DENSE = LinearFormat("kept dense", "torch", lambda weight: "", _pack, _unpack, _bind)
+KEPT_DENSE_CONV = ConvFormat("kept dense", "torch", lambda weight, geometry: "", _pack, _unpack, _bind_conv)
 
 
 def _is_here(each: LinearFormat | ConvFormat) -> bool:
-    return not each.is_native or _native.library() is not None
+    return not each.absence()
 
 
 LINEAR = {name: each for name, each in (LINEAR_FORMATS | {"kept dense": KEPT_DENSE}).items() if _is_here(each)}

@@ -1,9 +1,10 @@
-"""Formats of sparse weights, and the products that read them.
+"""Formats of weights, and the products that read them.
 
 A format is a row of `LINEAR_FORMATS` or `CONV_FORMATS`: how to pack a weight, how to get it back, and the product. The
 tests of the table hold every row to the dense product, so a new format joins by being added here.
 
-Files: _format (what a format is), grouped, torch_csr (torch alone); lanes, blocks16, csr, direct (native).
+Files: _format (what a format is), grouped, torch_csr (torch alone); lanes, blocks16, csr, direct (native); prepacked
+(oneDNN; dense).
 """
 
 from secateur.runtime.formats._format import ConvFormat, Geometry, LinearFormat, Parts
@@ -12,12 +13,15 @@ from secateur.runtime.formats.csr import CSR
 from secateur.runtime.formats.direct import DIRECT
 from secateur.runtime.formats.grouped import GROUPED
 from secateur.runtime.formats.lanes import LANES
+from secateur.runtime.formats.prepacked import PREPACKED, PREPACKED_CONV
 from secateur.runtime.formats.torch_csr import TORCH_CSR
 
-__all__ = ["CONV_FORMATS", "LINEAR_FORMATS", "ConvFormat", "Geometry", "LinearFormat", "Parts"]
+__all__ = ["CONV_FORMATS", "LINEAR_FORMATS", "PREPACKED_CONV", "ConvFormat", "Geometry", "LinearFormat", "Parts"]
 
-LINEAR_FORMATS: dict[str, LinearFormat] = {each.name: each for each in (BLOCKS_16, LANES, CSR, GROUPED, TORCH_CSR)}
+LINEAR_FORMATS: dict[str, LinearFormat] = {
+    each.name: each for each in (BLOCKS_16, LANES, CSR, GROUPED, TORCH_CSR, PREPACKED)
+}
 """Formats of linear layers by name."""
 
-CONV_FORMATS: dict[str, ConvFormat] = {DIRECT.name: DIRECT}
+CONV_FORMATS: dict[str, ConvFormat] = {each.name: each for each in (DIRECT, PREPACKED_CONV)}
 """Formats of convolutions by name."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Bound", "ConvFormat", "Geometry", "LinearFormat", "Parts"]
+from secateur import _compat, _native
+
+__all__ = ["Bound", "ConvFormat", "Geometry", "Library", "LinearFormat", "Parts"]
+
+Library = Literal["torch", "kernels", "oneDNN"]
+"""What computes a product: torch's own ops, the library of `secateur._native`, oneDNN through torch."""
 
 Parts = tuple[Tensor, ...]
 """The tensors that a packed weight consists of: contiguous, on the weight's device."""
@@ -24,7 +29,7 @@ class LinearFormat:
 
     Args:
         name: Its name in tables and files.
-        is_native: It needs the library of `secateur._native`.
+        library: What it is computed by.
         misfit: Takes a weight, float32 ``(outputs, inputs)`` with zeros where it is masked; says why the format cannot
             or need not hold it, ``""`` if it can.
         pack: Takes such a weight and the dtype that values are kept in, float32 or bfloat16 (arithmetic is always in
@@ -35,15 +40,22 @@ class LinearFormat:
             become zero (a ReLU that follows); gives a function from a contiguous float32 ``(rows, inputs)`` to a new
             contiguous ``(rows, outputs)``, for any number of rows, none included.
         rows: Least and greatest number of rows for which it is worth a trial. It is right for every number.
+        is_dense: It multiplies zeros, too, so that it is worth a trial without any. ``bind`` then makes a copy of the
+            weight in an order of its own.
     """
 
     name: str
-    is_native: bool
+    library: Library
     misfit: Callable[[Tensor], str]
     pack: Callable[[Tensor, torch.dtype], Parts]
     unpack: Callable[[Parts, torch.Size], Tensor]
     bind: Callable[[Parts, torch.Size, Tensor | None, bool], Bound]
     rows: tuple[int, float] = (0, float("inf"))
+    is_dense: bool = False
+
+    def absence(self) -> str:
+        """Why this machine cannot run it; ``""`` if it can."""
+        return _absence(self.library)
 
 
 class Geometry(NamedTuple):
@@ -59,6 +71,14 @@ class Geometry(NamedTuple):
     padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
 
+    def overhangs(self, window: tuple[int, ...]) -> bool:
+        """Whether a window of a height and a width can lie in the zeros around the image alone.
+
+        oneDNN writes past its memory for some of those, with the channels last.
+        """
+        sides = zip(self.padding, self.dilation, window, strict=True)
+        return any(pad > step * (size - 1) for pad, step, size in sides)
+
 
 @dataclass(frozen=True)
 class ConvFormat:
@@ -66,17 +86,35 @@ class ConvFormat:
 
     Args:
         name: As for `LinearFormat`.
-        is_native: As for `LinearFormat`.
+        library: As for `LinearFormat`.
         misfit: Takes the weight, float32 ``(outputs, inputs, height, width)``, and the geometry.
         pack: Takes such a weight and the dtype of the values; gives the parts.
         unpack: As for `LinearFormat`.
         bind: Takes parts, the weight's shape, the bias or none, whether a ReLU follows, and the geometry; gives a
-            function from a contiguous float32 ``(batch, inputs, height, width)`` to a new contiguous output.
+            function from a float32 ``(batch, inputs, height, width)`` that is contiguous in ``order`` to a new output
+            that is so, too.
+        is_dense: As for `LinearFormat`.
+        order: The order of images in memory.
     """
 
     name: str
-    is_native: bool
+    library: Library
     misfit: Callable[[Tensor, Geometry], str]
     pack: Callable[[Tensor, torch.dtype], Parts]
     unpack: Callable[[Parts, torch.Size], Tensor]
     bind: Callable[[Parts, torch.Size, Tensor | None, bool, Geometry], Bound]
+    is_dense: bool = False
+    order: torch.memory_format = torch.contiguous_format
+
+    def absence(self) -> str:
+        """Why this machine cannot run it; ``""`` if it can."""
+        return _absence(self.library)
+
+
+def _absence(library: Library) -> str:
+    """Why a library is not there; ``""`` if it is."""
+    if library == "kernels":
+        return "" if _native.library() is not None else _native.status()
+    if library == "oneDNN":
+        return "" if _compat.has_prepacking() else "torch is without oneDNN here"
+    return ""

@@ -61,5 +61,5 @@ def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> B
     return blocks.product(blocks.Packed(*parts), shape, padded, relu)
 
 
-BLOCKS_16 = LinearFormat("blocks 16", True, _misfit, _pack, _unpack, _bind)
+BLOCKS_16 = LinearFormat("blocks 16", "kernels", _misfit, _pack, _unpack, _bind)
 """Pays from about 50 % zeros on. A zero in a block that is not empty passes inf and nan of the input on, as nan."""

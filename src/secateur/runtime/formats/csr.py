@@ -17,5 +17,5 @@ def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> B
     return product(_cells.matrix(parts, shape, bias, relu))
 
 
-CSR = LinearFormat("csr", True, _cells.misfit, _cells.pack, _cells.unpack, _bind, rows=(3, float("inf")))
+CSR = LinearFormat("csr", "kernels", _cells.misfit, _cells.pack, _cells.unpack, _bind, rows=(3, float("inf")))
 """Compressed sparse rows, in cells that fit the cache: 16 to 64 rows of the input share each value that is read."""

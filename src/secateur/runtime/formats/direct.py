@@ -56,5 +56,5 @@ def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool, geom
     return convolution(_cells.matrix(parts, _flat(shape), bias, relu), window, size_of)
 
 
-DIRECT = ConvFormat("direct", True, _misfit, _pack, _unpack, _bind)
+DIRECT = ConvFormat("direct", "kernels", _misfit, _pack, _unpack, _bind)
 """Compressed sparse rows over patches that are packed in the first-level cache, 64 positions at a time."""

@@ -96,5 +96,5 @@ def _product_of_all(columns: Tensor, values: Tensor, bias: Tensor | None, relu: 
     return product
 
 
-GROUPED = LinearFormat("grouped", False, _misfit, _pack, _unpack, _bind)
+GROUPED = LinearFormat("grouped", "torch", _misfit, _pack, _unpack, _bind)
 """Blocks of many outputs by one input, as the pattern ``Block((256, 1))`` makes them."""

@@ -56,5 +56,5 @@ def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> B
     return rows.product(rows.Packed(*parts), shape, of_lanes, relu)
 
 
-LANES = LinearFormat("lanes", True, _misfit, _pack, _unpack, _bind, rows=(1, 8))
+LANES = LinearFormat("lanes", "kernels", _misfit, _pack, _unpack, _bind, rows=(1, 8))
 """Pays from about 50 % zeros on, for a few rows. Weights that are zero pass no inf and no nan of the input on."""

@@ -50,5 +50,5 @@ def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> B
     return product
 
 
-TORCH_CSR = LinearFormat("torch csr", False, _misfit, _pack, _unpack, _bind)
+TORCH_CSR = LinearFormat("torch csr", "torch", _misfit, _pack, _unpack, _bind)
 """Pays from about 85 % zeros on."""
