@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from secateur._native import stepping
-from secateur._native.stepping import Job
+from secateur._native.stepping import Batch, Job
 from secateur.masks.packing import pack
 from tests.native.products import MACHINE_LEVELS, on
 
@@ -106,10 +106,10 @@ def step_once(kind: str, job: Job, options: dict[str, Any]) -> None:
     if kind == "adamw":
         defaults = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "maximize": False}
         given_ = {**defaults, **{k: v for k, v in options.items() if k != "amsgrad"}}
-        stepping.step_adamw([job], **given_)
+        stepping.step_adamw(Batch([job]), **given_)
     else:
         plain = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False}
-        stepping.step_sgd([job], **{**plain, **options})
+        stepping.step_sgd(Batch([job]), **{**plain, **options})
 
 
 REFUSED = r"kept weights|another number"
@@ -184,9 +184,9 @@ def test_several_tensors_are_stepped_in_one_call_each_by_its_own_count_of_steps(
     together, alone = jobs(), jobs()
     numbers: dict[str, Any] = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1, "maximize": False}
     with on(level):
-        stepping.step_adamw(together, **numbers)
+        stepping.step_adamw(Batch(together), **numbers)
         for job in alone:
-            stepping.step_adamw([job], **numbers)
+            stepping.step_adamw(Batch([job]), **numbers)
     for one, other in zip(together, alone, strict=True):
         assert all(map(torch.equal, (one.weights, *one.states), (other.weights, *other.states)))
 
@@ -200,7 +200,7 @@ def test_state_of_another_length_is_refused_before_anything_is_changed(level):
             step_once("sgd", wrong, {"lr": 0.1, "momentum": 0.9})
         with on(level), pytest.raises(ValueError, match=REFUSED):
             stepping.step_sgd(
-                [good, wrong], lr=1.0, momentum=0.9, dampening=0, weight_decay=0, nesterov=False, maximize=False
+                Batch([good, wrong]), lr=1.0, momentum=0.9, dampening=0, weight_decay=0, nesterov=False, maximize=False
             )
         assert (good.weights == 1).all()
         assert (wrong.weights == 1).all()

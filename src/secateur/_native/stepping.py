@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int, c_int64, c_void_p
+from ctypes import c_char, c_char_p, c_int, c_int64, c_void_p
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +17,11 @@ from torch.autograd.graph import increment_version
 
 import secateur._native as native
 
-__all__ = ["Job", "can_move", "can_step", "move_state", "step_adamw", "step_sgd"]
+__all__ = ["Batch", "Job", "can_move", "can_step", "move_state", "step_adamw", "step_sgd"]
 
 _PLAIN = (Tensor, nn.Parameter)
 
-_ten = struct.Struct("10q").pack
+_TEN, _ONE = struct.Struct("10q"), struct.Struct("q")
 
 
 class Job(NamedTuple):
@@ -48,7 +48,7 @@ class Job(NamedTuple):
     def row(self) -> bytes:
         """What the kernels take."""
         states = [state.data_ptr() for state in self.states]
-        return _ten(
+        return _TEN.pack(
             self.weights.data_ptr(),
             self.gradients.data_ptr(),
             0 if self.bits is None else self.bits.data_ptr(),
@@ -65,6 +65,44 @@ class Job(NamedTuple):
         return [self.weights, *self.states] if self.steps is None else [self.weights, *self.states, self.steps]
 
 
+class Batch:
+    """Tensors that are stepped in one call, and can be stepped again with gradients that lie elsewhere.
+
+    Args:
+        jobs: The tensors, one at least. Their gradients have to live until the step.
+
+    Attributes:
+        begins: Momentum of one begins: the next step is another one.
+
+    Raises:
+        ValueError: State of a tensor is not as long as its mask keeps weights.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if any(state.numel() != job.num_kept for state in job.states):
+                held = [state.numel() for state in job.states]
+                raise ValueError(f"state of {held} entries, for {job.num_kept} kept weights")
+        self.begins = any(job.begins for job in jobs)
+        self._num_kept = [job.num_kept for job in jobs]  # and no gradients: they would live on
+        self._rows = bytearray().join(job.row() for job in jobs)
+        self._changed = [tensor for job in jobs for tensor in job.changed()]
+        self._memory = (c_char * len(self._rows)).from_buffer(self._rows)
+
+    def point_to(self, index: int, gradient: int) -> None:
+        """Say where the gradient of a tensor lies now."""
+        _ONE.pack_into(self._rows, _TEN.size * index + _ONE.size, gradient)
+
+    def step(self, name: str, options: Sequence[float]) -> None:
+        """Call one of the two kernels, and have autograd see that tensors have changed."""
+        numbers = struct.pack(f"{len(options)}d", *options)
+        kernel = getattr(_kernels(native.library()), name)
+        done = kernel(self._memory, len(self._num_kept), numbers, torch.get_num_threads())
+        if done != len(self._num_kept):
+            raise ValueError(f"the mask keeps another number of weights than {self._num_kept[done]}")
+        increment_version(self._changed)
+
+
 def can_step(weights: Tensor, gradients: Tensor, bits: Tensor | None, states: Sequence[Tensor] = ()) -> bool:
     """Whether there is a library, and it steps such tensors; how long states are is seen when it does."""
     return (
@@ -78,18 +116,18 @@ def can_step(weights: Tensor, gradients: Tensor, bits: Tensor | None, states: Se
 
 
 def step_adamw(
-    jobs: Sequence[Job], *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float, maximize: bool
+    batch: Batch, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float, maximize: bool
 ) -> None:
     """Step tensors as ``torch.optim.AdamW(fused=True)`` steps them, kept weights only.
 
     Raises:
-        ValueError: State of a tensor is not as long as its mask keeps weights. No tensor is changed then.
+        ValueError: A mask keeps another number of weights than was said. No tensor is changed then.
     """
-    _step("adamw", jobs, [*betas, lr, eps, weight_decay, -1.0 if maximize else 1.0])
+    batch.step("adamw", [*betas, lr, eps, weight_decay, -1.0 if maximize else 1.0])
 
 
 def step_sgd(
-    jobs: Sequence[Job],
+    batch: Batch,
     *,
     lr: float,
     momentum: float,
@@ -103,7 +141,7 @@ def step_sgd(
     Raises:
         ValueError: As for `step_adamw`.
     """
-    _step("sgd", jobs, [lr, momentum, dampening, weight_decay, -1.0 if maximize else 1.0, float(nesterov)])
+    batch.step("sgd", [lr, momentum, dampening, weight_decay, -1.0 if maximize else 1.0, float(nesterov)])
 
 
 def can_move(values: Tensor) -> bool:
@@ -146,15 +184,3 @@ def _kernels(library: native.Library | None) -> _Kernels:
     if library is None:
         raise RuntimeError("there is no library")
     return _Kernels(library)
-
-
-def _step(name: str, jobs: Sequence[Job], options: Sequence[float]) -> None:
-    """Call one of the two kernels, and have autograd see that tensors have changed."""
-    for job in jobs:
-        if any(state.numel() != job.num_kept for state in job.states):
-            raise ValueError(f"state of {[s.numel() for s in job.states]} entries, for {job.num_kept} kept weights")
-    rows, numbers = b"".join([job.row() for job in jobs]), struct.pack(f"{len(options)}d", *options)
-    done = getattr(_kernels(native.library()), name)(rows, len(jobs), numbers, torch.get_num_threads())
-    if done != len(jobs):
-        raise ValueError(f"the mask keeps another number of weights than {jobs[done].num_kept}")
-    increment_version([tensor for job in jobs for tensor in job.changed()])

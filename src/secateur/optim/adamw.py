@@ -6,7 +6,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from secateur._native import stepping
+from secateur._native.stepping import Batch, Job
 from secateur.optim.checking import check_options
 from secateur.optim.members import Masked, Whole, can_fuse
 from secateur.optim.optimizer import SparseOptimizer
@@ -92,18 +93,18 @@ class SparseAdamW(SparseOptimizer):
         )
         super().__init__(params, alike.defaults, mask_gradients=mask_gradients)
 
-    def _step_natively(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
-        jobs = []
-        for each in members:
-            state = self._begun(each, group)
-            jobs.append(each.job(tuple([state[name] for name in self._names(group)]), state["step"]))
-        stepping.step_adamw(jobs, lr=float(group["lr"]), betas=group["betas"], **_options(group))
+    def _job(self, each: Whole | Masked, group: dict[str, Any]) -> Job:
+        state = self._begun(each, group)
+        return each.job(tuple([state[name] for name in self.entries(group)]), state["step"])
+
+    def _step_batch(self, group: dict[str, Any], batch: Batch) -> None:
+        stepping.step_adamw(batch, lr=float(group["lr"]), betas=group["betas"], **_options(group))
 
     def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
         states = [self._begun(each, group) for each in members]
         weights = [each.take(each.parameter) for each in members]
         gradients = [each.take(each.gradient) for each in members]
-        moments = [[state[name] for state in states] for name in self._names(group)]
+        moments = [[state[name] for state in states] for name in self.entries(group)]
         adamw(
             weights,
             gradients,
@@ -126,11 +127,11 @@ class SparseAdamW(SparseOptimizer):
         state: dict[str, Any] = self.state[each.parameter]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
-            state.update(each.begin({name: each.empty().zero_() for name in self._names(group)}))
+            state.update(each.begin({name: each.empty().zero_() for name in self.entries(group)}))
         return state
 
-    def _names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The moments that a group's parameters have."""
+    def entries(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """See `SparseOptimizer.entries`."""
         return self._per_weight if group["amsgrad"] else self._per_weight[:2]
 
 

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from secateur._compat import uncompiled
 from secateur._native import stepping
+from secateur._native.stepping import Batch, Job
 from secateur.masks import registry
 from secateur.masks.mask import Mask
 from secateur.optim.checking import (
@@ -35,6 +36,7 @@ from secateur.optim.checking import (
 )
 from secateur.optim.members import KEPT, Kept, Masked, Members, Whole
 from secateur.optim.places import move, same_bits, spread, take
+from secateur.optim.routine import Routine
 
 __all__ = ["SparseOptimizer"]
 
@@ -113,6 +115,10 @@ class SparseOptimizer(Optimizer):
         """Bring all state to the masks that parameters have now; every step begins with this."""
         for parameter in list(self.state):
             self._follow(parameter, self._kept(parameter))
+        self._claim_gradients()
+
+    def _claim_gradients(self) -> None:
+        """Have masks leave gradients as they arrive, if that was asked for."""
         if self._leaves_gradients:
             for mask in self._masks():
                 mask.reader = weakref.ref(self)
@@ -182,6 +188,7 @@ class SparseOptimizer(Optimizer):
         self._epoch = -1
         self._where: list[int] = []
         self._known: dict[int, Kept | None] = {}
+        self._routine: Routine | None = None
 
     def _kept(self, parameter: Tensor) -> Kept | None:
         """What is kept of a parameter; None if all of it, or if somebody else holds its mask."""
@@ -217,14 +224,20 @@ class SparseOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._routine is not None and self._epoch == registry.epoch() and self._routine.fits(self):
+            self._claim_gradients()
+            for group, batch in self._routine:
+                self._step_batch(group, batch)
+            return loss
+        self._routine = None
         members = [self._members(group) for group in self.param_groups]
         self.follow_masks()
         self._check(members)
-        for group, each in zip(self.param_groups, members, strict=True):
-            self._step_group(group, each)
-            for mask in each.idle:
-                if not mask.is_untouched():
-                    mask.apply_()
+        steps = [self._step_group(group, each) for group, each in zip(self.param_groups, members, strict=True)]
+        for mask in (mask for each in members for mask in each.idle):
+            if not mask.is_untouched():
+                mask.apply_()
+        self._routine = Routine.of(self, members, steps)
         return loss
 
     def _members(self, group: Mapping[str, Any]) -> Members:
@@ -257,8 +270,8 @@ class SparseOptimizer(Optimizer):
             check_memory([each.parameter for each in masked], [each.parameter for each in whole])
             self._where = where
 
-    def _step_group(self, group: dict[str, Any], members: Members) -> None:
-        """Step what the kernels take in one call, then all the rest with torch."""
+    def _step_group(self, group: dict[str, Any], members: Members) -> Batch | None:
+        """Step what the kernels take in one call, then all the rest with torch; the call, if there was no rest."""
         natively: list[Whole | Masked] = []
         rest: list[Whole | Masked] = []
         together: list[Whole | Masked] = [*members.masked, *members.whole]
@@ -267,14 +280,24 @@ class SparseOptimizer(Optimizer):
             entries = [value for name, value in state.items() if name != KEPT and isinstance(value, Tensor)]
             fits = stepping.can_step(each.parameter, each.gradient, each.bits, entries)
             (natively if fits else rest).append(each)
-        if natively:
-            self._step_natively(group, natively)
+        batch = stepping.Batch([self._job(each, group) for each in natively]) if natively else None
+        if batch is not None:
+            self._step_batch(group, batch)
         if rest:
             self._step_with_torch(group, rest)
+        return None if rest else batch
 
     @abstractmethod
-    def _step_natively(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
-        """Step parameters with a kernel; their state, where there is any, follows the masks already."""
+    def _job(self, each: Whole | Masked, group: dict[str, Any]) -> Job:
+        """A parameter for a kernel; its state, which is made at its first step, follows the masks already."""
+
+    @abstractmethod
+    def _step_batch(self, group: dict[str, Any], batch: Batch) -> None:
+        """Step parameters of a group with a kernel."""
+
+    @abstractmethod
+    def entries(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The entries, one value a weight, that a parameter's state in a group has after its first step."""
 
     @abstractmethod
     def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from secateur._native import stepping
-from secateur._native.stepping import Job
+from secateur._native.stepping import Batch, Job
 from secateur.optim.checking import check_options
 from secateur.optim.members import Masked, Whole, can_fuse
 from secateur.optim.optimizer import SparseOptimizer
@@ -85,8 +85,12 @@ class SparseSGD(SparseOptimizer):
         )
         super().__init__(params, alike.defaults, mask_gradients=mask_gradients)
 
-    def _step_natively(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
-        stepping.step_sgd([self._job(each, group) for each in members], lr=float(group["lr"]), **_options(group))
+    def _step_batch(self, group: dict[str, Any], batch: Batch) -> None:
+        stepping.step_sgd(batch, lr=float(group["lr"]), **_options(group))
+
+    def entries(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """See `SparseOptimizer.entries`."""
+        return self._per_weight if group["momentum"] else ()
 
     def _step_with_torch(self, group: dict[str, Any], members: Sequence[Whole | Masked]) -> None:
         """First steps have a call of their own."""
@@ -104,7 +108,6 @@ class SparseSGD(SparseOptimizer):
         return found
 
     def _job(self, each: Whole | Masked, group: dict[str, Any]) -> Job:
-        """One parameter for the kernel, with memory for its momentum."""
         begins = self._begins(each, group)
         if begins:
             self.state[each.parameter].update(each.begin({"momentum_buffer": each.empty()}))
