@@ -29,7 +29,7 @@ class _Part(NamedTuple):
         parameter: The parameter, float32 and contiguous.
         pointer: Where its weights lie.
         shape: Its shape.
-        state: Its state.
+        state: Its state, none for an optimizer without any.
         held: Entries of its state by name: those with one value a weight, the steps, and the mask.
         places: Where those lie that a kernel reads, and how many values they have.
     """
@@ -37,16 +37,16 @@ class _Part(NamedTuple):
     parameter: nn.Parameter
     pointer: int
     shape: torch.Size
-    state: Mapping[str, Any]
+    state: Mapping[str, Any] | None
     held: tuple[tuple[str, Tensor], ...]
     places: tuple[tuple[Tensor, int, int], ...]
 
     @classmethod
-    def of(cls, each: Whole | Masked, state: Mapping[str, Any], names: tuple[str, ...]) -> Self:
+    def of(cls, each: Whole | Masked, state: Mapping[str, Any] | None, names: tuple[str, ...]) -> Self:
         """A parameter as it is now."""
-        parameter, entries = each.parameter, [state[name] for name in (*names, "step") if name in state]
-        held = tuple((name, state[name]) for name in (*names, "step", KEPT) if name in state)
-        places = tuple((entry, entry.data_ptr(), entry.numel()) for entry in entries)
+        parameter, known = each.parameter, state or {}
+        held = tuple((name, known[name]) for name in (*names, "step", KEPT) if name in known)
+        places = tuple((entry, entry.data_ptr(), entry.numel()) for name, entry in held if name != KEPT)
         return cls(parameter, parameter.data_ptr(), parameter.shape, state, held, places)
 
     def gradient(self) -> int:
@@ -66,10 +66,11 @@ class _Part(NamedTuple):
             or not parameter.is_contiguous()
         ):
             return 0
-        get = self.state.get
-        for name, entry in self.held:
-            if get(name) is not entry:
-                return 0
+        if self.state is not None:
+            get = self.state.get
+            for name, entry in self.held:
+                if get(name) is not entry:
+                    return 0
         for entry, pointer, count in self.places:
             if entry.data_ptr() != pointer or entry.numel() != count or entry.dtype is not torch.float32:
                 return 0
@@ -109,10 +110,8 @@ class Routine:
         for group, each, batch in zip(optimizer.param_groups, members, batches, strict=True):
             together: list[Whole | Masked] = [*each.masked, *each.whole]
             names = optimizer.entries(group)
-            states = [optimizer.state.get(one.parameter, {}) for one in together]
+            states = [optimizer.state.get(one.parameter) for one in together]
             if batch is None or batch.begins or len(together) != len(group["params"]):
-                return None
-            if any(name not in state for state in states for name in names):
                 return None
             parts = tuple(_Part.of(one, state, names) for one, state in zip(together, states, strict=True))
             groups.append(_Group(group, names, parts, batch))
