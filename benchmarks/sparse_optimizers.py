@@ -1,7 +1,9 @@
 """What a whole training step costs with optimizers that step kept weights only, as a ratio to the dense fused step.
 
-Models, sparsity and protocol are those of `benchmarks/masks.py`: every variant is stepped in turn in one process,
-process CPU time, medians. Two variants leave gradients of masked weights as they arrive (``mask_gradients=False``).
+Models and sparsity are those of `benchmarks/masks.py`. All variants make a step in every round, in another order each
+time, in one process whose allocator keeps its memory; process CPU time. "Of dense" is the median over the rounds of the
+ratio to the dense step of the same round. Two variants leave gradients of masked weights as they arrive
+(``mask_gradients=False``).
 
     python benchmarks/sparse_optimizers.py [--models mlp transformer resnet] [--rounds 40] [--threads 1]
 """
@@ -9,17 +11,22 @@ process CPU time, medians. Two variants leave gradients of masked weights as the
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
+from _memory import keep_freed_memory
 from masks import MODELS, SPARSITY
 from torch import Tensor, nn
 
 import secateur
 from secateur.optim import SparseAdamW, SparseSGD
+
+WARM = 5
+"""Steps that are not counted."""
 
 ADAMW = {"lr": 1e-3}
 SGD = {"lr": 1e-3, "momentum": 0.9, "weight_decay": 1e-4}
@@ -87,8 +94,13 @@ class Training:
         self.times.append((1e3 * (end - start), 1e3 * (end - between)))
 
     def median(self, part: int) -> float:
-        """Median milliseconds, without the first five steps."""
-        return statistics.median([times[part] for times in self.times[5:]])
+        """Median milliseconds, without the first steps."""
+        return statistics.median([times[part] for times in self.times[WARM:]])
+
+    def ratio(self, base: Training) -> float:
+        """Median ratio to another training's step of the same round."""
+        pairs = zip(self.times[WARM:], base.times[WARM:], strict=True)
+        return statistics.median([one / other for (one, _), (other, _) in pairs])
 
     def num_bytes(self) -> float:
         """Bytes of state and of masks for each weight that is masked."""
@@ -109,17 +121,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    print(f"torch {torch.__version__}, {arguments.threads} thread(s), {SPARSITY:.0%} zeros")
+    print(f"torch {torch.__version__}, {arguments.threads} thread(s), {SPARSITY:.0%} zeros; {keep_freed_memory()}")
+    order = random.Random(0)
     for model in arguments.models:
         trainings = {name: Training(MODELS[model], name) for name in VARIANTS}
-        for _ in range(5 + (arguments.rounds if model == "mlp" else max(8, arguments.rounds // 3))):
-            for training in trainings.values():
+        for _ in range(WARM + (arguments.rounds if model == "mlp" else max(8, arguments.rounds // 2))):
+            for training in order.sample(list(trainings.values()), len(trainings)):
                 training.step()
         print(f"\n{model:36} ms/step  of dense  optimizer ms  bytes a weight")
         for name, training in trainings.items():
             base = trainings["SGD(fused=True), dense" if "SGD" in name else "AdamW(fused=True), dense"]
             print(
-                f"{name:36} {training.median(0):7.2f}  {training.median(0) / base.median(0):8.3f}  "
+                f"{name:36} {training.median(0):7.2f}  {training.ratio(base):8.3f}  "
                 f"{training.median(1):12.3f}  {training.num_bytes():14.2f}"
             )
 
