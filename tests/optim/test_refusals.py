@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import secateur
-from secateur import UnsupportedError
+from secateur import InvalidInputError, UnsupportedError
 from secateur.optim import SparseAdamW, SparseSGD
 from tests.optim.cases import Case, assert_same, assert_zero, by_kind, by_path, pair, path
 
@@ -36,6 +36,13 @@ def test_numbers_that_torch_refuses_are_refused(kind: Any) -> None:
         kind([nn.Parameter(torch.ones(2))], lr=-1.0)
     with pytest.raises(ValueError, match="Invalid weight_decay"):
         kind([nn.Parameter(torch.ones(2))], weight_decay=-1.0)
+
+
+@pytest.mark.parametrize("kind", [SparseAdamW, SparseSGD])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_what_is_no_bool_is_not_taken_for_one(kind: Any, value: object) -> None:
+    with pytest.raises(InvalidInputError, match="mask_gradients"):
+        kind([nn.Parameter(torch.ones(3))], mask_gradients=value)
 
 
 @pytest.mark.parametrize("kind", [SparseAdamW, SparseSGD])

@@ -169,7 +169,7 @@ def test_copies_before_and_after_the_first_call_are_their_own() -> None:
     assert torch.equal(outputs(late, x), y)
 
 
-def test_convolutions_that_would_stay_are_all_turned_if_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_would_stay_are_all_prepacked_if_the_model_is_faster_so(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {"dense": 1.0, CHANNELS_LAST: 1.5, "prepacked": 1.2}
     monkeypatch.setattr(choosing, "_seconds", lambda runs, between: {name: slow[name] for name in runs})
 
@@ -179,18 +179,19 @@ def test_convolutions_that_would_stay_are_all_turned_if_that_is_faster(monkeypat
     monkeypatch.setattr(compressing, "run_seconds", seconds)
     model, x = convolutional(), image()
     fast = compress(model, x)
-    assert fast.recipe.layers == {"0": CHANNELS_LAST, "3": CHANNELS_LAST, "5": "prepacked", "7": "prepacked"}
+    packable = dict.fromkeys(["5", "7", "9", "11"], "prepacked")
+    assert fast.recipe.layers == {"0": CHANNELS_LAST, "3": CHANNELS_LAST, **packable}
     same(outputs(fast, x), outputs(dense(model), x))
-    assert compress(model, x, formats=["prepacked"]).recipe.layers == {"5": "prepacked", "7": "prepacked"}
+    assert compress(model, x, formats=["prepacked"]).recipe.layers == packable
     assert compress(model, x, formats=[]).recipe.layers == {}
 
 
 def test_orders_that_change_nothing_are_not_measured() -> None:
     trial = Trial(convolutional().eval(), [image()])
     options: dict[str, Any] = {"values": torch.float32, "margin": 0.05}
-    assert list(trial.in_one_order(trial.choices(**options, allowed=[]))) == []
+    assert list(trial.in_one_form(trial.choices(**options, allowed=[]))) == []
     found = trial.choices(**options, allowed=None)
     assert [found[path].format for path in ("0", "3", "5", "7")] == ["dense", "dense", "prepacked", "prepacked"]
-    (one,) = trial.in_one_order(found)
+    (one,) = trial.in_one_form(found)
     assert [one[path].format for path in ("0", "3", "5", "7")] == [CHANNELS_LAST] * 2 + ["prepacked"] * 2
-    assert list(trial.in_one_order({path: dataclasses.replace(each) for path, each in one.items()})) == []
+    assert list(trial.in_one_form({path: dataclasses.replace(each) for path, each in one.items()})) == []

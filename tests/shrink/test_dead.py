@@ -226,6 +226,23 @@ def test_a_channel_that_is_zero_goes_with_its_gate_though_the_gate_is_not() -> N
     assert smaller.o.in_channels == 6
 
 
+@pytest.mark.parametrize(("halvings", "gone"), [(None, [0, 5]), (3, [0, 5]), (2, [0]), (1, []), (0, [])])
+def test_units_that_can_go_are_found_among_others_by_halving(halvings: int | None, gone: list[int]) -> None:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 8, 1), nn.Tanh(), nn.ConvTranspose2d(8, 4, 3))  # the last takes up zeros, and no constant
+    model, x = randomized(nn.Sequential(*layers)), double(2, 3, 5, 4)
+    with torch.no_grad():
+        model[0].bias[[0, 5]] = 0.0
+    masks = masked(model, _0_weight=[0, 1, 4, 5, 6])  # halves: 0 1 | 4 5 6; then 0 | 1 | 4 | 5 6
+    if not gone:
+        with pytest.raises(InvalidInputError, match="5 masked units: its constant is read by something else"):
+            plan_masked(model, x, masks, halvings=halvings)
+        return
+    plan = plan_masked(model, x, masks, halvings=halvings)
+    assert sorted(set(range(8)) - set(plan.keep["2.weight"][0].tolist())) == gone
+    equals(model, plan, x)
+
+
 # BatchNorm, dropout: training and evaluation --------------------------------------------------------------------------
 
 

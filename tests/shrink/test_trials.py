@@ -35,17 +35,41 @@ def test_runs_differ_in_inputs_and_modes_agree_without_dropout() -> None:
     torch.manual_seed(0)
     trial = trials(small(), torch.randn(3, 4), ("eval", "train"), [])[0]
     count = len(trial.outputs) // 2
-    assert agree(trial.outputs[:count], trial.outputs[count:])
-    assert all(not agree([one], [other]) for one, other in zip(trial.outputs, trial.outputs[1:], strict=False))
-    assert agree(trial.outputs, trial.outputs_of(trial.model))
+    assert all(map(agree, trial.outputs[:count], trial.outputs[count:]))
+    assert all(not agree(one, other) for one, other in zip(trial.outputs, trial.outputs[1:], strict=False))
+    assert trial.agrees(trial.model)
+
+
+def test_a_trial_ends_with_the_first_run_that_differs_and_leaves_modes_as_they_were() -> None:
+    class Counts(nn.Module):
+        def __init__(self, wrong: int) -> None:
+            super().__init__()
+            self.inner, self.wrong = small(), wrong
+
+        def forward(self, x: Tensor) -> Tensor:
+            runs.append(self.wrong)
+            return self.inner(x) + (runs.count(self.wrong) == self.wrong)
+
+    runs: list[int] = []  # a trial puts back what a model remembers
+    torch.manual_seed(0)
+    right = Counts(0).double()
+    trial = trials(right, torch.randn(3, 4), ("eval",), [])[0]
+    for wrong, count in ((1, 1), (2, 2), (0, len(trial.outputs))):
+        del runs[:]
+        other = Counts(wrong).double()
+        other.inner.load_state_dict(right.inner.state_dict())
+        other.train()
+        assert trial.agrees(other) == (wrong == 0)
+        assert len(runs) == count
+        assert all(module.training for module in other.modules())
 
 
 def test_agree_sees_shapes_small_differences_and_numbers_that_are_none() -> None:
-    one = [[torch.ones(2, dtype=torch.float64)]]
-    assert agree(one, [[one[0][0] + 1e-13]])
-    assert not agree(one, [[one[0][0] + 1e-9]])
-    assert not agree(one, [[torch.ones(3, dtype=torch.float64)]])
-    assert not agree(one, [[one[0][0] * float("nan")]])
+    one = [torch.ones(2, dtype=torch.float64)]
+    assert agree(one, [one[0] + 1e-13])
+    assert not agree(one, [one[0] + 1e-9])
+    assert not agree(one, [torch.ones(3, dtype=torch.float64)])
+    assert not agree(one, [one[0] * float("nan")])
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.3), nn.Dropout2d(0.3), nn.Dropout(0.5, inplace=True)])
@@ -76,8 +100,8 @@ def test_inputs_of_any_form_are_varied() -> None:
     ids, keep = torch.tensor([[0, 1, 2, 3, 6]]), torch.tensor([[True, False, True, True, True]])
     for inputs in ({"ids": ids, "keep": keep}, lambda m: m(ids, keep=keep)):
         first, second, third = trials(Named(), inputs, ("eval",), [])[0].outputs
-        assert not agree([first], [second])
-        assert not agree([second], [third])
+        assert not agree(first, second)
+        assert not agree(second, third)
     assert ids.tolist() == [[0, 1, 2, 3, 6]]
 
 

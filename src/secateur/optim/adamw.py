@@ -53,6 +53,7 @@ class SparseAdamW(SparseOptimizer):
 
     Raises:
         ValueError: A number that torch's optimizer refuses.
+        InvalidInputError: `mask_gradients` is no bool.
         UnsupportedError: An option or a complex parameter.
 
     Example:

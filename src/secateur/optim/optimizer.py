@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from secateur._compat import uncompiled
+from secateur._errors import InvalidInputError
 from secateur._native import stepping
 from secateur._native.stepping import Batch, Job
 from secateur.masks import registry
@@ -54,6 +55,8 @@ class SparseOptimizer(Optimizer):
     _leaves_gradients = False
 
     def __init__(self, params: Any, defaults: dict[str, Any], *, mask_gradients: bool) -> None:
+        if not isinstance(mask_gradients, bool):
+            raise InvalidInputError("mask_gradients is True or False.", mask_gradients=mask_gradients)
         self._leaves_gradients = not mask_gradients
         self._forget_masks()
         super().__init__(params, defaults)

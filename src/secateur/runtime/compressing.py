@@ -152,7 +152,7 @@ def _try(
     if not tried.error <= _tolerance(dense, values) and tried.recipe.norms:
         tried = _measured(dense, plain, examples, Trial(plain, examples, folds=False), stay, values)
     others = [
-        _measured(dense, plain, examples, tried.trial, each, values) for each in tried.trial.in_one_order(tried.choices)
+        _measured(dense, plain, examples, tried.trial, each, values) for each in tried.trial.in_one_form(tried.choices)
     ]
     return min((tried, *others), key=lambda each: each.rank(_tolerance(dense, values)))
 

@@ -22,6 +22,7 @@ __all__ = ["bare_", "plain_copy", "without_empty_units"]
 
 
 _LEAST_GAIN = 0.02  # of the parameters
+_HALVINGS = 2  # in search of empty units that can go: the sparse formats skip the others
 
 
 def plain_copy(model: nn.Module, masks: Mapping[str, Tensor] | None) -> nn.Module:
@@ -83,7 +84,8 @@ def without_empty_units(model: nn.Module, example_inputs: Inputs) -> tuple[nn.Mo
         return None, "no empty units, or too few to be worth removing"
     smaller = copy.deepcopy(model)
     try:
-        plan_masked(smaller, example_inputs, masks, modes=("eval",)).apply_(smaller, tried_on=example_inputs)
+        plan = plan_masked(smaller, example_inputs, masks, modes=("eval",), halvings=_HALVINGS)
+        plan.apply_(smaller, tried_on=example_inputs)
     except SecateurError as error:
         return None, f"empty units stay: {error.problem}"
     after = sum(parameter.numel() for parameter in smaller.parameters())

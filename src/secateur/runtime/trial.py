@@ -15,7 +15,7 @@ from secateur.runtime import choosing
 from secateur.runtime.attention import can_be_opened
 from secateur.runtime.choosing import Choice, choose
 from secateur.runtime.comparing import seconds_in_place
-from secateur.runtime.formats import PREPACKED_CONV
+from secateur.runtime.formats import PREPACKED
 from secateur.runtime.layers import SparseLayer
 from secateur.runtime.norms import fold_, foldable, has_hooks
 from secateur.runtime.observing import Observed, observe
@@ -26,7 +26,7 @@ from secateur.runtime.zeros import pattern_of, sparsity_of
 
 __all__ = ["Trial"]
 
-_CACHE_BYTES = 1 << 23  # that are read between two measurements of a layer, as other layers would
+_CACHE_BYTES = 1 << 25  # that are read between two measurements of a layer, as other layers would
 
 
 @dataclass
@@ -90,26 +90,24 @@ class Trial:
         recipe = Recipe(self.norms, opened, layers, {}, str(values).removeprefix("torch."))
         return replace(recipe, activations={p: self.places[p].relu for p in recipe.packed if self.places[p].relu})
 
-    def in_one_order(self, choices: Mapping[str, Choice]) -> Iterator[dict[str, Choice]]:
-        """The same choices with the channels last in all convolutions that are dense: none then turns its images.
+    def in_one_form(self, choices: Mapping[str, Choice]) -> Iterator[dict[str, Choice]]:
+        """The same choices with one form for all layers that are dense, as a model is more than its layers.
 
-        First in torch's own op where a layer would have stayed as it was, then prepacked. A layer gets what was tried.
+        Convolutions that have the channels last turn no images around between them. So first those that would have
+        stayed as they are get that order in torch's own op; then all that are dense are prepacked. A layer gets what
+        was tried.
         """
-        model = inside(self.opened)
-        plain = {
-            path: each
-            for path, each in choices.items()
-            if each.format in ("dense", CHANNELS_LAST) and type(model.get_submodule(path)) is nn.Conv2d
-        }
+        plain = {path: each for path, each in choices.items() if each.format in ("dense", CHANNELS_LAST)}
         seen = [{path: each.format for path, each in plain.items()}]
-        for order in ((CHANNELS_LAST,), (PREPACKED_CONV.name, CHANNELS_LAST)):
+        for order in ((CHANNELS_LAST,), (PREPACKED, CHANNELS_LAST)):
             forms = {
                 path: next((form for form in order if form in (each.seconds or {})), each.format)
                 for path, each in plain.items()
             }
             if forms not in seen:
                 seen.append(forms)
-                yield {**choices, **{path: replace(plain[path], format=form, why="") for path, form in forms.items()}}
+                other = {path: form for path, form in forms.items() if form != plain[path].format}
+                yield {**choices, **{path: replace(plain[path], format=form, why="") for path, form in other.items()}}
 
     def made(self, recipe: Recipe) -> nn.Module:
         """The model that a recipe makes."""

@@ -29,12 +29,14 @@ from secateur.shrink.coupled import coupling_for
 from secateur.shrink.fit import Fit
 from secateur.shrink.folding import Reader, Seen, additions, readers
 from secateur.shrink.plan import ShrinkPlan
-from secateur.shrink.trials import Mode, Trial, agree, trials
+from secateur.shrink.trials import Mode, Trial, trials
 from secateur.shrink.values import refuse_valueless
 
 __all__ = ["plan_masked"]
 
 Flags = npt.NDArray[np.bool_]
+
+_READ_ELSEWHERE = "its constant is read by something else than a linear or convolution layer"
 
 
 @task("finding empty units")
@@ -46,6 +48,7 @@ def plan_masked(
     modes: Sequence[Mode] = ("eval", "train"),
     ignore: Iterable[Selector] | Selector = (),
     coupling: Coupling | None = None,
+    halvings: int | None = None,
 ) -> ShrinkPlan:
     """Plan the removal of units whose weights are masked as a whole, so that the model's outputs do not change.
 
@@ -62,6 +65,8 @@ def plan_masked(
             in evaluation, so that it goes only if one mode is left out.
         ignore: As for `plan_shrink`.
         coupling: The result of `analyze` for this model, if there is one already.
+        halvings: How often units of a group that cannot all go are halved in search of those that can; None: down to
+            single ones. Every half is a run of the model, or several.
 
     Returns:
         The plan. The model is unchanged.
@@ -94,7 +99,7 @@ def plan_masked(
         )
     if isinstance(modes, str) or not modes or not set(modes) <= {"eval", "train"}:
         raise InvalidInputError("modes are some of 'eval' and 'train'.", modes=modes, fix='modes=("eval",)')
-    search = _Search(model, coupling, checked, trials(model, example_inputs, modes, readers(model, coupling)))
+    search = _Search(model, coupling, checked, trials(model, example_inputs, modes, readers(model, coupling)), halvings)
     chosen = search.sound(search.leaving_some(search.readable(candidates)))
     if not chosen:
         raise InvalidInputError(
@@ -184,13 +189,22 @@ class _Search:
         coupling: Its coupling.
         masks: Its masks.
         trials: Its trials, the first one with its own parameters.
+        halvings: As for `plan_masked`.
     """
 
-    def __init__(self, model: nn.Module, coupling: Coupling, masks: Mapping[str, Tensor], tried: list[Trial]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        coupling: Coupling,
+        masks: Mapping[str, Tensor],
+        tried: list[Trial],
+        halvings: int | None,
+    ) -> None:
         self.model = model
         self.coupling = coupling
         self.masks = masks
         self.trials = tried
+        self.halvings = halvings
         self.readers = readers(model, coupling)
         self._why: dict[int, str] = {}
 
@@ -238,15 +252,26 @@ class _Search:
             self._why[spared] = "at least one unit must remain"
 
     def sound(self, units: list[int]) -> list[int]:
-        """Units without which every trial gives what it gave with them, found by halving."""
+        """Units without which every trial gives what it gave with them: all, or what can go of each group."""
         if not units or self._is_sound(units):
             return self._going(units)
-        if len(units) == 1:
-            self._why[units[0]] = "its constant is read by something else than a linear or convolution layer"
+        chosen, found = set(units), list[int]()
+        for group in self.coupling.groups:
+            going = self._halved([unit for unit in group.units if unit in chosen], self.halvings)
+            if going and (not found or self._is_sound(found + going)):
+                found += going
+        return found
+
+    def _halved(self, units: list[int], halvings: int | None) -> list[int]:
+        """Units of one group without which every trial gives what it gave with them, found by halving."""
+        if not units or self._is_sound(units):
+            return self._going(units)
+        if len(units) == 1 or halvings == 0:
+            self._why.update(dict.fromkeys(units, _READ_ELSEWHERE))
             return []
-        half = len(units) // 2
-        left, right = self.sound(units[:half]), self.sound(units[half:])
-        return left + right if self._is_sound(left + right) else left
+        half, rest = len(units) // 2, None if halvings is None else halvings - 1
+        left, right = self._halved(units[:half], rest), self._halved(units[half:], rest)
+        return left + right if right and self._is_sound(left + right) else left
 
     def plan(self, units: Sequence[int], trial: Trial) -> ShrinkPlan:
         """The plan that removes units, with the constants of one trial."""
@@ -263,7 +288,7 @@ class _Search:
         for trial in self.trials if going else ():
             try:
                 smaller = self.plan(going, trial).apply_(copy.deepcopy(trial.model))
-                same = agree(trial.outputs, trial.outputs_of(smaller))
+                same = trial.agrees(smaller)
             except (SecateurError, RuntimeError, ValueError, IndexError):
                 same = False
             if not same:

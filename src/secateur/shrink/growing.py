@@ -25,7 +25,7 @@ from secateur.shrink.overrides import GroupSelector, groups_meant
 from secateur.shrink.placing import Layout, Places
 from secateur.shrink.plan_parts import GroupPlan
 from secateur.shrink.starting import Init, Layouts, Place, copied, drawn, is_unclear, negated, reads, slabs
-from secateur.shrink.trials import Mode, Trial, agree
+from secateur.shrink.trials import Mode, Trial
 from secateur.shrink.twins import freed_among
 from secateur.shrink.values import refuse_valueless
 
@@ -274,7 +274,7 @@ class _Search:
         for values in (plan.values, negated(plan.values, self.coupling.parameters)):
             try:
                 grown = replace(plan, values=values).apply_(copy.deepcopy(self.trial.model))
-                if not agree(self.trial.outputs, self.trial.outputs_of(grown)):
+                if not self.trial.agrees(grown):
                     return False
             except (SecateurError, RuntimeError, ValueError, IndexError):
                 return False

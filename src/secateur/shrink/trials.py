@@ -7,8 +7,8 @@ has the model's zeros and other numbers everywhere else.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Literal, get_args
 
 import torch
@@ -65,30 +65,38 @@ class Trial:
         self.seen: dict[Mode, dict[str, Seen]] = {}
         self.outputs: list[list[Tensor]] = []
         for mode in modes:
+            steady = Steady()
             with observed(model, readers) as self.seen[mode]:
-                steady, outputs = self._runs(model, mode, Steady())
-            self.outputs += outputs
+                self.outputs += self._runs(model, mode, steady)
             if steady.met:
                 with observed(model, readers) as self.seen[mode]:
-                    self._runs(model, mode, Steady(active=False))
+                    list(self._runs(model, mode, Steady(active=False)))
 
     @property
     def is_finite(self) -> bool:
         """Whether the outputs are numbers."""
         return all(bool(tensor.isfinite().all()) for several in self.outputs for tensor in several)
 
-    def outputs_of(self, other: nn.Module) -> list[list[Tensor]]:
-        """What another model computes in the same runs."""
-        return [outputs for mode in self.seen for outputs in self._runs(other, mode, Steady())[1]]
+    def agrees(self, other: nn.Module) -> bool:
+        """Whether another model computes the same in the same runs, to rounding; nothing runs after a difference."""
 
-    def _runs(self, model: nn.Module, mode: Mode, steady: Steady) -> tuple[Steady, list[list[Tensor]]]:
+        def runs() -> Generator[list[Tensor], None, None]:
+            for mode in self.seen:
+                yield from self._runs(other, mode, Steady())
+
+        with closing(runs()) as found:
+            return all(agree(one, another) for one, another in zip(self.outputs, found, strict=True))
+
+    def _runs(self, model: nn.Module, mode: Mode, steady: Steady) -> Iterator[list[Tensor]]:
         """Run a model on the example inputs and on variants of them."""
         flags = [(module, module.training) for module in model.modules()]
         if mode == "eval" or not model.training:
             model.train(mode == "train")
         try:
-            with steady:
-                return steady, [_run(model, self.inputs, number) for number in self.variants]
+            for number in self.variants:
+                with steady:
+                    outputs = _run(model, self.inputs, number)
+                yield outputs
         except SecateurError:
             raise
         except (RuntimeError, ValueError) as error:
@@ -124,14 +132,13 @@ def trials(model: nn.Module, inputs: Inputs, modes: Sequence[Mode], readers: Seq
     return found
 
 
-def agree(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
-    """Whether two lists of results are equal but for rounding in double precision."""
-    for mine, theirs in zip(one, other, strict=True):
-        scale = max([float(tensor.abs().max()) for tensor in mine if tensor.numel()], default=1.0)
-        for a, b in zip(mine, theirs, strict=True):
-            if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=1e-11 * scale, equal_nan=True):
-                return False
-    return True
+def agree(one: list[Tensor], other: list[Tensor]) -> bool:
+    """Whether the results of a run are equal but for rounding in double precision."""
+    scale = max([float(tensor.abs().max()) for tensor in one if tensor.numel()], default=1.0)
+    return all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-11 * scale, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _double(model: nn.Module) -> nn.Module:

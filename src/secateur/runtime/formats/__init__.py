@@ -13,15 +13,18 @@ from secateur.runtime.formats.csr import CSR
 from secateur.runtime.formats.direct import DIRECT
 from secateur.runtime.formats.grouped import GROUPED
 from secateur.runtime.formats.lanes import LANES
-from secateur.runtime.formats.prepacked import PREPACKED, PREPACKED_CONV
+from secateur.runtime.formats.prepacked import PREPACKED_CONV, PREPACKED_LINEAR
 from secateur.runtime.formats.torch_csr import TORCH_CSR
 
-__all__ = ["CONV_FORMATS", "LINEAR_FORMATS", "PREPACKED_CONV", "ConvFormat", "Geometry", "LinearFormat", "Parts"]
+__all__ = ["CONV_FORMATS", "LINEAR_FORMATS", "PREPACKED", "ConvFormat", "Geometry", "LinearFormat", "Parts"]
 
 LINEAR_FORMATS: dict[str, LinearFormat] = {
-    each.name: each for each in (BLOCKS_16, LANES, CSR, GROUPED, TORCH_CSR, PREPACKED)
+    each.name: each for each in (BLOCKS_16, LANES, CSR, GROUPED, TORCH_CSR, PREPACKED_LINEAR)
 }
 """Formats of linear layers by name."""
 
 CONV_FORMATS: dict[str, ConvFormat] = {each.name: each for each in (DIRECT, PREPACKED_CONV)}
 """Formats of convolutions by name."""
+
+PREPACKED = PREPACKED_LINEAR.name
+"""Name of the dense format, of both kinds of layers."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from secateur.runtime.formats._format import Bound, ConvFormat, Geometry, LinearFormat, Parts
 
-__all__ = ["PREPACKED", "PREPACKED_CONV"]
+__all__ = ["PREPACKED_CONV", "PREPACKED_LINEAR"]
 
 
 _LEAST_CHANNELS = 8
@@ -104,7 +104,7 @@ def _product(
     return product
 
 
-PREPACKED = LinearFormat("prepacked", "oneDNN", _misfit, _pack, _unpack, _bind, is_dense=True)
+PREPACKED_LINEAR = LinearFormat("prepacked", "oneDNN", _misfit, _pack, _unpack, _bind, is_dense=True)
 """Pays from a few rows on."""
 
 PREPACKED_CONV = ConvFormat(
