@@ -265,27 +265,32 @@ class SparseConv2d(SparseLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve ``(batch, inputs, height, width)``, or one image without the batch."""
-        if x.dim() not in (3, 4):
-            raise ShapeError("SparseConv2d takes images, in a batch or one alone.", input=tuple(x.shape))
+        shape = x.shape
+        if len(shape) not in (3, 4):
+            raise ShapeError("SparseConv2d takes images, in a batch or one alone.", input=tuple(shape))
         if (
             x.dtype is not self.dtype
             or not x.is_cpu
-            or x.shape[-3] != self.in_channels
+            or shape[-3] != self.in_channels
             or x.layout is not torch.strided
             or (x.requires_grad and torch.is_grad_enabled())
             or _compat.has_tangent(x)
         ):
             x = self._admitted(x, self.in_channels, -3)
-        images = (x if x.dim() == 4 else x.unsqueeze(0)).float()
-        if images.shape[2] < self._least[0] or images.shape[3] < self._least[1]:
-            raise ShapeError("the image is smaller than the window.", image=tuple(x.shape), window=self.kernel_size)
+        if shape[-2] < self._least[0] or shape[-1] < self._least[1]:
+            raise ShapeError("the image is smaller than the window.", image=tuple(shape), window=self.kernel_size)
+        images = x if len(shape) == 4 else x.unsqueeze(0)
+        if self.dtype is not torch.float32:
+            images = images.float()
         if calls.is_watched(x):
             y = self._op(images)
         else:
             _refuse_freed(images)
             images = images.contiguous(memory_format=CONV_FORMATS[self.format].order)
             y = (self._product or self._bind())(images)
-        return (y if x.dim() == 4 else y.squeeze(0)).to(self.dtype)
+        if self.dtype is not torch.float32:
+            y = y.to(self.dtype)
+        return y if len(shape) == 4 else y.squeeze(0)
 
     def _op(self, images: Tensor) -> Tensor:
         """The same as an op that a graph can hold."""
