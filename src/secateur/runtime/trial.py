@@ -26,7 +26,7 @@ from secateur.runtime.zeros import pattern_of, sparsity_of
 
 __all__ = ["Trial"]
 
-_CACHE_BYTES = 1 << 25  # that are read between two measurements of a layer, as other layers would
+_CACHE_BYTES = 1 << 23  # that are read between two measurements of a layer, as other layers would
 
 
 @dataclass
