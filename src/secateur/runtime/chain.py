@@ -1,11 +1,13 @@
 """Packed linear layers that follow each other in nn.Sequential, multiplied in one call.
 
-For one row of input, to go from Python to the kernels and back takes as long as a product of a thousand units.
+For one row of input, to go from Python to the kernels and back takes as long as a product of a thousand units, and so
+does the call of a module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any, cast
 
 import torch
@@ -14,6 +16,7 @@ from torch.nn.modules import module as _of_all
 
 from secateur._native.products import Product, chained
 from secateur.runtime import calls
+from secateur.runtime.formats._format import Bound
 from secateur.runtime.layers import SparseLinear, multiplied
 
 __all__ = ["Chain"]
@@ -66,8 +69,8 @@ class _Plan:
 class _Run:
     """Layers whose products are one."""
 
-    def __init__(self, layers: list[SparseLinear], product: Product) -> None:
-        self.layers, self.product = layers, product
+    def __init__(self, layers: list[SparseLinear]) -> None:
+        self.layers, self.product = layers, _joined([layer.product for layer in layers])
         self.first, self.inputs, self.outputs = layers[0], layers[0].in_features, layers[-1].out_features
 
     def __call__(self, x: Any) -> Any:
@@ -81,22 +84,31 @@ class _Run:
 def _steps(modules: tuple[nn.Module, ...]) -> Iterator[Callable[[Any], Any]]:
     """What is called, one after another."""
     layers: list[SparseLinear] = []
-    products: list[Product] = []
     for module in (each for each in modules if type(each) is not nn.Identity):
-        product = _product_of(module)
-        if layers and (product is None or module.in_features != layers[-1].out_features):
-            yield _Run(layers, chained(products))
-            layers, products = [], []
-        if product is None:
+        layer = module if type(module) is SparseLinear and module.dtype is torch.float32 else None
+        if layers and (layer is None or layer.in_features != layers[-1].out_features):
+            yield _Run(layers)
+            layers = []
+        if layer is None:
             yield module
         else:
-            layers.append(cast(SparseLinear, module))
-            products.append(product)
+            layers.append(layer)
     if layers:
-        yield _Run(layers, chained(products))
+        yield _Run(layers)
 
 
-def _product_of(module: nn.Module) -> Product | None:
-    """The library's product of a packed layer of float32; none of other modules."""
-    found = module.product if type(module) is SparseLinear and module.dtype is torch.float32 else None
-    return found if isinstance(found, Product) else None
+def _joined(products: list[Bound]) -> Bound:
+    """One product of several: those of the library that follow each other are one call of it."""
+    steps: list[Bound] = []
+    for _, some in groupby(products, type):
+        alike = list(some)
+        steps += [chained(cast(list[Product], alike))] if isinstance(alike[0], Product) else alike
+    if len(steps) == 1:
+        return steps[0]
+
+    def product(x: Tensor) -> Tensor:
+        for step in steps:
+            x = step(x)
+        return x
+
+    return product

@@ -55,9 +55,10 @@ def compress(
             are in the weights already.
         more_inputs: Further example inputs; a format then has to be the fastest over all of them together.
         values: Dtype that values are kept in, float32 or bfloat16; arithmetic is in float32.
-        margin: By which part of the dense time a format has to be faster. A negative one takes what is slower by that
-            part, also of the whole model: ``-1`` up to twice the time, for the sake of its size. ``"prepacked"``, which
-            holds a dense weight twice, is then left out.
+        margin: By which part of the dense time a format has to be faster, and the whole model if it takes more memory
+            than the dense one. A negative one takes what is slower by that part, also of the whole model: ``-1`` up to
+            twice the time, for the sake of its size. ``"prepacked"``, which holds a dense weight twice, is then left
+            out.
         formats: Names of the formats to try, of `secateur.runtime.LINEAR_FORMATS` and `CONV_FORMATS`, or ``"channels
             last"``, a dense convolution in that memory format; all by default.
 
@@ -92,7 +93,7 @@ def compress(
         for plain in (dense, smaller)
         if plain is not None
     ]
-    best = min(tries, key=lambda each: each.rank(_tolerance(dense, values)))
+    best = min(tries, key=lambda each: each.rank(_tolerance(dense, values), margin))
     return Compressed(best.fast, best.recipe, Origin.of(best.plain, best.recipe.norms), best.report(dense, note))
 
 
@@ -108,9 +109,14 @@ class _Try:
     error: float
     seconds: Mapping[str, float]
 
-    def rank(self, tolerance: float) -> tuple[bool, float]:
+    def share(self, margin: float) -> float:
+        """Share of the dense time; one that takes more memory has to be faster by the margin to count as equal."""
+        is_larger = bytes_in(self.fast) > bytes_in(self.plain)
+        return self.seconds["fast"] / self.seconds["dense"] / (1 - (max(margin, 0) if is_larger else 0))
+
+    def rank(self, tolerance: float, margin: float) -> tuple[bool, float]:
         """What is least for the best try: one that is right, and takes the least of the dense time."""
-        return not self.error <= tolerance, self.seconds["fast"] / self.seconds["dense"]
+        return not self.error <= tolerance, self.share(margin)
 
     def report(self, dense: nn.Module, note: str) -> CompressionReport:
         """The table."""
@@ -145,7 +151,7 @@ def _try(
     trial = Trial(plain, examples)
     choices = trial.choices(values=values, margin=margin, allowed=allowed)
     tried = _measured(dense, plain, examples, trial, choices, values)
-    why = _failure(tried.error, tried.seconds, _tolerance(dense, values), margin)
+    why = _failure(tried, _tolerance(dense, values), margin)
     stay = {path: replace(choice, format="dense", why=choice.why or why) for path, choice in choices.items()}
     if why and tried.recipe.layers:
         tried = _measured(dense, plain, examples, trial, stay, values)
@@ -154,7 +160,7 @@ def _try(
     others = [
         _measured(dense, plain, examples, tried.trial, each, values) for each in tried.trial.in_one_form(tried.choices)
     ]
-    return min((tried, *others), key=lambda each: each.rank(_tolerance(dense, values)))
+    return min((tried, *others), key=lambda each: each.rank(_tolerance(dense, values), margin))
 
 
 @task("measuring the whole model")
@@ -208,12 +214,12 @@ def _run_once(model: nn.Module, inputs: Inputs) -> None:
             raise
 
 
-def _failure(error: float, seconds: Mapping[str, float], tolerance: float, margin: float) -> str:
+def _failure(tried: _Try, tolerance: float, margin: float) -> str:
     """Why all layers go back to dense."""
-    if seconds["fast"] == math.inf:
+    if tried.seconds["fast"] == math.inf:
         return "packed layers cannot do what the model does"
-    if not error <= tolerance:
-        return f"packed layers change the model's outputs by {error:.1e}"
-    if seconds["fast"] > (1 - min(margin, 0)) * seconds["dense"]:
+    if not tried.error <= tolerance:
+        return f"packed layers change the model's outputs by {tried.error:.1e}"
+    if tried.share(margin) > 1 - min(margin, 0):
         return "packed layers do not make the whole model faster"
     return ""

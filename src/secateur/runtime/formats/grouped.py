@@ -61,12 +61,16 @@ def _unpack(parts: Parts, shape: torch.Size) -> Tensor:
 
 
 def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> Bound:
-    """The product: one batched product for few rows and groups of one shape, one product a group otherwise."""
+    """The product: one batched product for few rows and groups of nearly one shape, one product a group otherwise."""
     columns, values = _groups(parts)
     by_group = _product_of_each(columns, values, bias, relu)
-    if len({value.shape for value in values}) > 1:
+    widths = [len(own) for own in columns]
+    most = max(widths, default=0)
+    if len({len(value) for value in values}) > 1 or not all(widths) or most * len(widths) > _WASTE * sum(widths):
         return by_group
-    at_once = _product_of_all(torch.stack(columns), torch.stack(values), bias, relu)
+    taken = torch.stack([torch.cat([own, own[:1].expand(most - len(own))]) for own in columns])  # again, times zero
+    stacked = torch.stack([functional.pad(value, (0, most - value.shape[1])) for value in values])
+    at_once = _product_of_all(taken, stacked, bias, relu)
     return lambda x: at_once(x) if len(x) <= _FEW_ROWS else by_group(x)
 
 
@@ -83,12 +87,15 @@ def _product_of_each(columns: list[Tensor], values: list[Tensor], bias: Tensor |
 
 
 def _product_of_all(columns: Tensor, values: Tensor, bias: Tensor | None, relu: bool) -> Bound:
-    """One batched product of all groups, which have one shape: as few ops as can be, each costs as much as it does."""
+    """One batched product of all groups, brought to one shape: as few ops as can be, each costs as much as it does."""
     groups, size, width = values.shape
     taken, stacked = columns.flatten(), values.mT.contiguous()
     start = (torch.zeros(groups * size) if bias is None else bias).view(groups, 1, size)
 
     def product(x: Tensor) -> Tensor:
+        if len(x) == 1:
+            y = torch.baddbmm(start, x.index_select(1, taken).view(groups, 1, width), stacked).view(1, groups * size)
+            return y.relu_() if relu else y
         inputs = x.index_select(1, taken).view(len(x), groups, width).transpose(0, 1)
         y = torch.baddbmm(start, inputs, stacked).transpose(0, 1).reshape(len(x), groups * size)
         return y.relu_() if relu else y
