@@ -195,3 +195,39 @@ def test_orders_that_change_nothing_are_not_measured() -> None:
     (one,) = trial.in_one_form(found)
     assert [one[path].format for path in ("0", "3", "5", "7")] == [CHANNELS_LAST] * 2 + ["prepacked"] * 2
     assert list(trial.in_one_form({path: dataclasses.replace(each) for path, each in one.items()})) == []
+
+
+class Views(nn.Module):
+    """A model whose code holds for images with the channels first alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 8, 3)
+        self.head = nn.Linear(8 * 100, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(torch.relu(self.first(x)))
+        return self.head(y.view(len(y), -1))
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.9])
+def test_model_that_looks_at_memory_order_keeps_its_own(sparsity: float) -> None:
+    model, x = Views(), torch.randn(3, 8, 12, 12)
+    masks = {name: torch.rand(p.shape) >= sparsity for name, p in model.named_parameters() if p.dim() == 4}
+    fast = compress(model, x, masks)
+    assert packed(fast) == {"head": "prepacked"}
+    assert fast.report is not None
+    assert {line.why for line in fast.report.layers[:2]} == {"the model cannot have the channels last"}
+    same(outputs(fast, x), outputs(dense(model, masks), x))
+
+
+def test_sparse_convolutions_stay_where_the_channels_cannot_be_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    if CONV_FORMATS["direct"].absence():
+        pytest.skip("no kernels here")
+    slow = {"dense": 2.0, "prepacked": 1.0, "direct": 1.5}
+    monkeypatch.setattr(choosing, "_seconds", lambda runs, between: {name: slow.get(name, 3.0) for name in runs})
+    model, x = Views(), torch.randn(3, 8, 12, 12)
+    masks = {name: torch.rand(p.shape) < 0.1 for name, p in model.named_parameters() if p.dim() == 4}
+    fast = compress(model, x, masks)
+    assert packed(fast) == {"first": "direct", "second": "direct", "head": "prepacked"}
+    same(outputs(fast, x), outputs(dense(model, masks), x))

@@ -151,6 +151,9 @@ def _try(
     trial = Trial(plain, examples)
     choices = trial.choices(values=values, margin=margin, allowed=allowed)
     tried = _measured(dense, plain, examples, trial, choices, values)
+    if tried.seconds["fast"] == math.inf:
+        choices = trial.channels_first(choices, margin)
+        tried = _measured(dense, plain, examples, trial, choices, values)
     why = _failure(tried, _tolerance(dense, values), margin)
     stay = {path: replace(choice, format="dense", why=choice.why or why) for path, choice in choices.items()}
     if why and tried.recipe.layers:
@@ -177,7 +180,7 @@ def _measured(
     fast = trial.made(recipe)
     try:
         error, seconds = difference(dense, fast, examples), run_seconds(dense, fast, examples)
-    except UnsupportedError:  # the model differentiates inside its forward, say
+    except (UnsupportedError, RuntimeError):  # it differentiates inside its forward; it views images with channels last
         error, seconds = math.inf, {"dense": 1.0, "fast": math.inf}
     return _Try(plain, trial, choices, recipe, fast, error, seconds)
 

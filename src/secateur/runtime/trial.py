@@ -90,6 +90,20 @@ class Trial:
         recipe = Recipe(self.norms, opened, layers, {}, str(values).removeprefix("torch."))
         return replace(recipe, activations={p: self.places[p].relu for p in recipe.packed if self.places[p].relu})
 
+    def channels_first(self, choices: Mapping[str, Choice], margin: float) -> dict[str, Choice]:
+        """The same choices without those that give images with the channels last, for models that look at memory order."""
+        model, made = inside(self.opened), dict(choices)
+        for path, each in choices.items():
+            if each.format in (CHANNELS_LAST, PREPACKED) and type(model.get_submodule(path)) is nn.Conv2d:
+                left = {
+                    form: time for form, time in (each.seconds or {}).items() if form not in (CHANNELS_LAST, PREPACKED)
+                }
+                form = min(left, key=left.__getitem__, default="dense")
+                pays = form != "dense" and left[form] <= (1 - margin) * left["dense"]
+                why = "" if pays else "the model cannot have the channels last"
+                made[path] = replace(each, format=form if pays else "dense", why=why)
+        return made
+
     def in_one_form(self, choices: Mapping[str, Choice]) -> Iterator[dict[str, Choice]]:
         """The same choices with one form for all layers that are dense, as a model is more than its layers.
 
