@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import secateur._native as native
-from secateur import Masks, ShapeError, UnsupportedError
-from secateur.optim import SparseAdamW
+from secateur import Masks, ShapeError, UnsupportedError, prune_
+from secateur._native.stepping import Batch
+from secateur.masks import registry
+from secateur.optim import SparseAdamW, SparseSGD
 from secateur.optim.routine import Routine
-from tests.optim.cases import BOTH, CASES, Case, Pair, assert_close, by_case, masks_of, pair
+from tests.optim.cases import BOTH, CASES, Case, Pair, assert_close, assert_zero, by_case, masks_of, pair
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="without kernels every step is torch's")
 
@@ -26,13 +28,14 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="without kernel
 def answers() -> Iterator[list[bool]]:
     """What has been found at each step: whether it is as the one before."""
     found: list[bool] = []
-    fits = Routine.fits
+    gradients = Routine.gradients
 
-    def asked(self: Routine, optimizer: Any) -> bool:
-        found.append(fits(self, optimizer))
-        return found[-1]
+    def asked(self: Routine, optimizer: Any) -> list[Tensor] | None:
+        answer = gradients(self, optimizer)
+        found.append(answer is not None)
+        return answer
 
-    with patch.object(Routine, "fits", asked):
+    with patch.object(Routine, "gradients", asked):
         yield found
 
 
@@ -287,3 +290,102 @@ def test_two_optimizers_take_turns(case: Case) -> None:
         gradient = both.model.get_parameter("first.weight").grad
         assert gradient is not None
         assert (gradient[~mask] != 0).any()
+
+
+# Found by trying to break it ------------------------------------------------------------------------------------------
+
+
+@by_kind
+def test_masks_that_come_elsewhere_in_the_middle_of_a_step_do_no_harm(case: Case, answers: list[bool]) -> None:
+    """Another masked model is collected, or another thread prunes one."""
+    both = trained(case)
+    optimizer = case.sparse(both.model.parameters(), **dict(case.options), mask_gradients=False)  # type: ignore[call-arg]
+    for number in range(3):
+        both.step_one(both.model, optimizer, number)
+    before = Routine.gradients
+
+    def touched(self: Routine, optimizer: Any) -> list[Tensor] | None:
+        found = before(self, optimizer)
+        registry.touch()
+        return found
+
+    with patch.object(Routine, "gradients", touched):
+        both.step_one(both.model, optimizer, 3)
+    assert answers[-1] is True
+    both.step_one(both.model, optimizer, 4)
+    for name, mask in Masks(both.model).items():
+        assert_zero(both.model.get_parameter(name).detach()[~mask])
+
+
+@by_kind
+def test_gradients_live_until_the_kernel_has_read_them(case: Case) -> None:
+    both = trained(case)
+    alive: list[bool] = []
+    step = Batch.step
+
+    def dropped_meanwhile(self: Batch, *arguments: Any) -> None:
+        seen = [weakref.ref(parameter.grad) for parameter in both.model.parameters()]
+        for parameter in both.model.parameters():
+            parameter.grad = None
+        alive.extend(each() is not None for each in seen)
+        step(self, *arguments)
+
+    with patch.object(Batch, "step", dropped_meanwhile):
+        both.step_one(both.model, both.optimizer, 3)
+    assert alive
+    assert all(alive)
+    both.step_one(both.twin, both.reference, 3)
+    assert_close(both)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_mask_that_lies_elsewhere_is_read_there(momentum: float) -> None:
+    layer = nn.Linear(64, 64, bias=False)
+    optimizer = SparseSGD(layer.parameters(), lr=0.1, momentum=momentum)
+    masks = prune_(layer, optimizer, sparsity=0.5)
+    for _ in range(3):
+        layer.weight.grad = torch.ones(64, 64)
+        optimizer.step()
+    mask = masks["weight"]
+    packed = next(iter(masks._found().values())).bits.packed
+    old = packed.data
+    packed.data = packed.data.clone()
+    old.copy_(~old)  # what stands there when the memory has gone to somebody else
+    before = layer.weight.detach().clone()
+    layer.weight.grad = torch.ones(64, 64)
+    optimizer.step()
+    assert_zero(layer.weight.detach()[~mask])
+    assert (layer.weight[mask] != before[mask]).all()
+
+
+def test_entries_that_an_optimizer_does_not_use_are_left_alone() -> None:
+    both = trained(next(case for case in CASES if case.name == "SparseSGD-momentum"))
+    for state in both.optimizer.state.values():
+        state["step"] = 3
+    both.step_one(both.model, both.optimizer, 3)
+    both.step_one(both.twin, both.reference, 3)
+    for one, other in zip(both.model.parameters(), both.twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_state_that_is_turned_around_is_seen(answers: list[bool]) -> None:
+    layer = nn.Linear(8, 8, bias=False)
+    twin = copy.deepcopy(layer)
+    optimizer, reference = SparseAdamW(layer.parameters()), torch.optim.AdamW(twin.parameters())
+    for _ in range(4):
+        for each, one in ((layer, optimizer), (twin, reference)):
+            each.weight.grad = torch.arange(64.0).view(8, 8)
+            one.step()
+            one.state[each.weight]["exp_avg"].data = one.state[each.weight]["exp_avg"].data.t()
+        torch.testing.assert_close(layer.weight, twin.weight)
+    assert not any(answers)
+
+
+def test_parameter_that_is_there_twice_in_the_place_of_another_is_seen(answers: list[bool]) -> None:
+    layer = nn.Linear(8, 8)
+    optimizer = SparseSGD(layer.parameters(), lr=0.1)
+    for _ in range(2):
+        layer(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    optimizer.param_groups[0]["params"] = [layer.weight, layer.weight]
+    assert Routine.gradients(optimizer._routine, optimizer) is None  # type: ignore[arg-type]

@@ -228,3 +228,17 @@ def test_module_of_a_class_of_its_own_is_called() -> None:
     model, x = chain(first, second), torch.randn(3, 64)
     assert torch.equal(model(x), second(first(x)))
     assert not torch.equal(model(x), SparseLinear.forward(second, first(x)))
+
+
+@pytest.mark.parametrize("first", FLOAT32_FORMATS)
+@pytest.mark.parametrize("second", FLOAT32_FORMATS)
+def test_autocast_does_not_change_what_one_product_hands_to_the_next(first: str, second: str) -> None:
+    if LINEAR_FORMATS[first].absence() or LINEAR_FORMATS[second].absence():
+        pytest.skip("not on this machine")
+    model, x = chain(sparse(64, 48, first), sparse(32, 64, second)), torch.randn(70, 48)
+    with torch.no_grad():
+        expected = model(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = [model(rows) for rows in (x, x[:1])]
+    assert torch.equal(found[0], expected)
+    torch.testing.assert_close(found[1], expected[:1])

@@ -231,3 +231,39 @@ def test_sparse_convolutions_stay_where_the_channels_cannot_be_last(monkeypatch:
     fast = compress(model, x, masks)
     assert packed(fast) == {"first": "direct", "second": "direct", "head": "prepacked"}
     same(outputs(fast, x), outputs(dense(model, masks), x))
+
+
+def test_code_that_looks_at_memory_order_at_other_sizes_is_found_out() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.second(self.first(x))
+            return y.view(len(y), -1).sum(1)
+
+    model = Sums()
+    fast = compress(model, torch.randn(2, 8, 1, 1))
+    assert packed(fast) == {}
+    x = torch.randn(3, 8, 4, 5)
+    same(outputs(fast, x), outputs(dense(model), x))
+
+
+def test_nan_stays_nan_behind_a_relu() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 9, 5), nn.ReLU())
+    x = torch.randn(2, 8, 5, 5)
+    fast = compress(model, x)
+    assert packed(fast) == {"0": "prepacked", "3": "prepacked"}
+    x[0, 0, 0, 0] = float("nan")
+    expected = outputs(dense(model), x)
+    assert expected[0].isnan().all()
+    torch.testing.assert_close(outputs(fast, x), expected, equal_nan=True)
+
+
+def test_bound_before_or_after_onednn_is_switched_off_it_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, x, fast = made()
+    late, expected = copy.deepcopy(fast), outputs(fast, x)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    same(outputs(late, x), expected)
+    same(outputs(fast, x), expected)

@@ -243,6 +243,13 @@ def test_units_that_can_go_are_found_among_others_by_halving(halvings: int | Non
     equals(model, plan, x)
 
 
+@pytest.mark.parametrize("halvings", ["a", 1.5, -1, True])
+def test_halvings_are_a_number(halvings: Any) -> None:
+    model, x = convolutions(), double(2, 3, 7, 6)
+    with pytest.raises(InvalidInputError, match="halvings"):
+        plan_masked(model, x, masked(model, _0_weight=[1]), halvings=halvings)
+
+
 # BatchNorm, dropout: training and evaluation --------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ def pack(weight: Tensor, outputs_of: Tensor) -> Packed:
     given = (weight.data_ptr(), inputs, outputs_of.data_ptr(), groups, columns.data_ptr(), starts.data_ptr())
     packing(*given, None, None, None)
     steps = int(starts[-1])
-    values = torch.empty(steps, 2, GROUP)
+    values = torch.empty(steps, 2, GROUP, dtype=torch.float32)
     indices = torch.empty(steps, 2, GROUP, dtype=torch.uint8)
     bases = torch.empty(steps, dtype=torch.int32)
     if steps:

@@ -227,9 +227,11 @@ class SparseOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._routine is not None and self._epoch == registry.epoch() and self._routine.fits(self):
+        routine = self._routine if self._epoch == registry.epoch() else None  # it may be forgotten at any moment
+        gradients = None if routine is None else routine.gradients(self)
+        if routine is not None and gradients is not None:
             self._claim_gradients()
-            for group, batch in self._routine:
+            for group, batch in routine:
                 self._step_batch(group, batch)
             return loss
         self._routine = None

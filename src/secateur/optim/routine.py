@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["Routine"]
 
 
+class _Place(NamedTuple):
+    """A tensor beside the weights that a kernel reads, and what it was like."""
+
+    tensor: Tensor
+    pointer: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        """A tensor as it is now."""
+        return cls(tensor, tensor.data_ptr(), tensor.shape, tensor.dtype)
+
+
 class _Part(NamedTuple):
     """A parameter, with all that has to be as it was.
 
@@ -31,7 +45,7 @@ class _Part(NamedTuple):
         shape: Its shape.
         state: Its state, none for an optimizer without any.
         held: Entries of its state by name: those with one value a weight, the steps, and the mask.
-        places: Where those lie that a kernel reads, and how many values they have.
+        places: Those, and the mask that is not among them.
     """
 
     parameter: nn.Parameter
@@ -39,18 +53,19 @@ class _Part(NamedTuple):
     shape: torch.Size
     state: Mapping[str, Any] | None
     held: tuple[tuple[str, Tensor], ...]
-    places: tuple[tuple[Tensor, int, int], ...]
+    places: tuple[_Place, ...]
 
     @classmethod
     def of(cls, each: Whole | Masked, state: Mapping[str, Any] | None, names: tuple[str, ...]) -> Self:
         """A parameter as it is now."""
-        parameter, known = each.parameter, state or {}
-        held = tuple((name, known[name]) for name in (*names, "step", KEPT) if name in known)
-        places = tuple((entry, entry.data_ptr(), entry.numel()) for name, entry in held if name != KEPT)
-        return cls(parameter, parameter.data_ptr(), parameter.shape, state, held, places)
+        known = state or {}
+        held = tuple((name, known[name]) for name in (*names, "step", KEPT) if isinstance(known.get(name), Tensor))
+        read = [entry for _, entry in held] + ([] if each.bits is None else [each.bits])
+        places = tuple(map(_Place.of, {id(tensor): tensor for tensor in read}.values()))
+        return cls(each.parameter, each.parameter.data_ptr(), each.parameter.shape, state, held, places)
 
-    def gradient(self) -> int:
-        """Where the gradient lies now; 0 if anything is not as it was."""
+    def gradient(self) -> Tensor | None:
+        """The gradient; none if anything is not as it was."""
         parameter, gradient, shape = self.parameter, self.parameter.grad, self.shape
         if (
             gradient is None
@@ -65,16 +80,21 @@ class _Part(NamedTuple):
             or parameter.shape != shape
             or not parameter.is_contiguous()
         ):
-            return 0
+            return None
         if self.state is not None:
             get = self.state.get
             for name, entry in self.held:
                 if get(name) is not entry:
-                    return 0
-        for entry, pointer, count in self.places:
-            if entry.data_ptr() != pointer or entry.numel() != count or entry.dtype is not torch.float32:
-                return 0
-        return gradient.data_ptr()
+                    return None
+        for tensor, pointer, size, dtype in self.places:
+            if (
+                tensor.data_ptr() != pointer
+                or tensor.shape != size
+                or tensor.dtype is not dtype
+                or not tensor.is_contiguous()
+            ):
+                return None
+        return gradient
 
 
 class _Group(NamedTuple):
@@ -117,26 +137,29 @@ class Routine:
             groups.append(_Group(group, names, parts, batch))
         return cls(groups)
 
-    def fits(self, optimizer: SparseOptimizer) -> bool:
-        """Whether the optimizer may step so again, with the gradients that there are; the calls then point to them.
+    def gradients(self, optimizer: SparseOptimizer) -> list[Tensor] | None:
+        """The gradients that there are, if the optimizer may step so again; the calls then point to them.
 
-        That masks are the same is for the caller to see.
+        They have to live until the step is made. That masks are the same is for the caller to see.
         """
         if len(optimizer.param_groups) != len(self._groups) or _native.library() is not self._library:
-            return False
-        state = optimizer.state
+            return None
+        found = []
         for group, known, ids in zip(optimizer.param_groups, self._groups, self._ids, strict=True):
-            parameters = group["params"]
-            if group is not known.group or optimizer.entries(group) != known.names or len(parameters) != len(ids):
-                return False
-            if not ids.issuperset(map(id, parameters)):
-                return False
+            if group is not known.group or optimizer.entries(group) != known.names:
+                return None
+            if len(group["params"]) != len(ids) or set(map(id, group["params"])) != ids:
+                return None
             for index, part in enumerate(known.parts):
-                pointer = part.gradient()
-                if not pointer or state.get(part.parameter) is not part.state:
-                    return False
+                gradient = part.gradient()
+                if gradient is None or optimizer.state.get(part.parameter) is not part.state:
+                    return None
+                pointer = gradient.data_ptr()
+                if not pointer:
+                    return None
                 known.batch.point_to(index, pointer)
-        return True
+                found.append(gradient)
+        return found
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Batch]]:
         """Groups and their calls."""

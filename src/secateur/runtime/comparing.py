@@ -14,7 +14,7 @@ from secateur._passes import Inputs, call_with, traceless, undisturbed
 from secateur.graph.call import tensors_in
 from secateur.runtime.profile_times import latencies
 
-__all__ = ["difference", "own", "run_seconds", "seconds_in_place"]
+__all__ = ["difference", "fails_at_larger_images", "own", "run_seconds", "seconds_in_place"]
 
 _SECONDS = 0.5  # of measuring a pair of models
 _RUNS = 7  # in which layers are timed in their places
@@ -47,6 +47,38 @@ def difference(dense: nn.Module, fast: nn.Module, examples: Sequence[Inputs]) ->
                 return float("inf")
             worst = max(worst, _error(one.double(), other.double()))
     return worst
+
+
+def fails_at_larger_images(dense: nn.Module, fast: nn.Module, inputs: Inputs) -> bool:
+    """Whether a model does not run on images larger than those of the example, which the dense one takes.
+
+    An image of one position is in every memory order at once: code that looks at the order does not fail there.
+    """
+    found = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and _is_image(leaf)]
+    if callable(inputs) or not found:
+        return False
+    larger: Inputs = tree_map_only(Tensor, lambda leaf: _enlarged(leaf) if _is_image(leaf) else leaf, inputs)
+    try:
+        _outputs(dense, larger)
+    except Exception:  # whatever a model raises at sizes that it is not made for
+        return False
+    try:
+        _outputs(fast, larger)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _is_image(tensor: Tensor) -> bool:
+    """Whether a tensor may be images in a batch."""
+    return tensor.dim() == 4 and tensor.is_floating_point()
+
+
+def _enlarged(images: Tensor) -> Tensor:
+    """Noise of an odd height and width, both larger."""
+    height, width = images.shape[2:]
+    shape, generator = (*images.shape[:2], 2 * height + 1, 2 * width + 1), torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=generator, dtype=torch.float32).to(images)
 
 
 def _error(one: Tensor, other: Tensor) -> float:

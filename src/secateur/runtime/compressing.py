@@ -15,7 +15,7 @@ from secateur._passes import Inputs, call_with, undisturbed
 from secateur._progress import task
 from secateur.graph.trace import refuse_strange
 from secateur.runtime.choosing import Choice
-from secateur.runtime.comparing import difference, own, run_seconds
+from secateur.runtime.comparing import difference, fails_at_larger_images, own, run_seconds
 from secateur.runtime.compressed import Compressed
 from secateur.runtime.formats import CONV_FORMATS, LINEAR_FORMATS
 from secateur.runtime.origins import Origin
@@ -180,6 +180,8 @@ def _measured(
     fast = trial.made(recipe)
     try:
         error, seconds = difference(dense, fast, examples), run_seconds(dense, fast, examples)
+        if trial.has_channels_last(recipe) and fails_at_larger_images(dense, fast, examples[0]):
+            error, seconds = math.inf, {"dense": 1.0, "fast": math.inf}
     except (UnsupportedError, RuntimeError):  # it differentiates inside its forward; it views images with channels last
         error, seconds = math.inf, {"dense": 1.0, "fast": math.inf}
     return _Try(plain, trial, choices, recipe, fast, error, seconds)

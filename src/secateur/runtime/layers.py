@@ -125,7 +125,8 @@ class SparseLayer(nn.Module):
 
     def _refuse_absent(self) -> None:
         """Refuse to be bound where what the format needs is not, as in a pickle from another machine."""
-        absence = self._table()[self.format].absence()
+        each = self._table()[self.format]
+        absence = "" if each.is_dense else each.absence()
         if absence:
             raise UnsupportedError(
                 f"the format {self.format!r} cannot be computed here: {absence}",
@@ -287,7 +288,7 @@ class SparseConv2d(SparseLayer):
         else:
             _refuse_freed(images)
             images = images.contiguous(memory_format=CONV_FORMATS[self.format].order)
-            y = (self._product or self._bind())(images)
+            y = _without_autocast(self._product or self._bind(), images)
         if self.dtype is not torch.float32:
             y = y.to(self.dtype)
         return y if len(shape) == 4 else y.squeeze(0)
@@ -323,10 +324,18 @@ def multiplied(x: Tensor, product: Bound, inputs: int, outputs: int) -> Tensor:
     if not rows.is_contiguous():
         rows = rows.contiguous()
     _refuse_freed(rows)
-    y = product(rows)
+    y = _without_autocast(product, rows)
     if x.dtype is not torch.float32:
         y = y.to(x.dtype)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], outputs)
+
+
+def _without_autocast(product: Bound, x: Tensor) -> Tensor:
+    """The product in float32: what one returns another may read as that, without looking."""
+    if not torch.is_autocast_enabled("cpu"):
+        return product(x)
+    with torch.autocast("cpu", enabled=False):
+        return product(x)
 
 
 def _refuse_freed(x: Tensor) -> None:

@@ -26,6 +26,9 @@ from secateur.runtime.zeros import pattern_of, sparsity_of
 
 __all__ = ["Trial"]
 
+_LAST = (CHANNELS_LAST, PREPACKED)
+"""Formats of convolutions that return images with the channels last."""
+
 _CACHE_BYTES = 1 << 23  # that are read between two measurements of a layer, as other layers would
 
 
@@ -90,14 +93,20 @@ class Trial:
         recipe = Recipe(self.norms, opened, layers, {}, str(values).removeprefix("torch."))
         return replace(recipe, activations={p: self.places[p].relu for p in recipe.packed if self.places[p].relu})
 
+    def has_channels_last(self, recipe: Recipe) -> bool:
+        """Whether a layer of a recipe returns images with the channels last."""
+        return any(self._puts_channels_last(path, form) for path, form in recipe.layers.items())
+
+    def _puts_channels_last(self, path: str, form: str) -> bool:
+        """Whether a layer returns such images in a format."""
+        return form in _LAST and type(inside(self.opened).get_submodule(path)) is nn.Conv2d
+
     def channels_first(self, choices: Mapping[str, Choice], margin: float) -> dict[str, Choice]:
-        """The same choices without those that give images with the channels last, for models that look at memory order."""
-        model, made = inside(self.opened), dict(choices)
+        """The same choices without those that put the channels last, for models that look at the memory of images."""
+        made = dict(choices)
         for path, each in choices.items():
-            if each.format in (CHANNELS_LAST, PREPACKED) and type(model.get_submodule(path)) is nn.Conv2d:
-                left = {
-                    form: time for form, time in (each.seconds or {}).items() if form not in (CHANNELS_LAST, PREPACKED)
-                }
+            if self._puts_channels_last(path, each.format):
+                left = {form: time for form, time in (each.seconds or {}).items() if form not in _LAST}
                 form = min(left, key=left.__getitem__, default="dense")
                 pays = form != "dense" and left[form] <= (1 - margin) * left["dense"]
                 why = "" if pays else "the model cannot have the channels last"

@@ -99,6 +99,8 @@ def plan_masked(
         )
     if isinstance(modes, str) or not modes or not set(modes) <= {"eval", "train"}:
         raise InvalidInputError("modes are some of 'eval' and 'train'.", modes=modes, fix='modes=("eval",)')
+    if halvings is not None and (not isinstance(halvings, int) or isinstance(halvings, bool) or halvings < 0):
+        raise InvalidInputError("halvings is a number, 0 or more, or None.", halvings=halvings)
     search = _Search(model, coupling, checked, trials(model, example_inputs, modes, readers(model, coupling)), halvings)
     chosen = search.sound(search.leaving_some(search.readable(candidates)))
     if not chosen:

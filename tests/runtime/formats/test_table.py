@@ -224,3 +224,29 @@ def test_prepacked_convolution_is_not_for_what_onednn_errs_at(window: tuple[int,
     assert "padding" in each.misfit(torch.ones(16, 16, *window), Geometry(padding=(wide[0], 1)))
     assert "channels" in each.misfit(torch.ones(16, 1, *window), Geometry())
     assert "channels" in each.misfit(torch.ones(1, 16, *window), Geometry())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [*(("linear", name) for name in LINEAR), *(("conv", name) for name in CONV)], ids=str)
+def test_formats_are_of_float32_whatever_the_default_dtype_is(kind: tuple[str, str], dtype: torch.dtype) -> None:
+    is_linear, name = kind[0] == "linear", kind[1]
+    weight = masked((64, 48), 0.8, 32) if is_linear else masked((16, 8, 3, 3), 0.8)
+    x = torch.randn(2, 48) if is_linear else torch.randn(2, 8, 6, 6)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        if is_linear:
+            parts = LINEAR[name].pack(weight, torch.float32)
+            found, back = (
+                LINEAR[name].bind(parts, weight.shape, None, True)(x),
+                LINEAR[name].unpack(parts, weight.shape),
+            )
+        else:
+            parts = CONV[name].pack(weight, torch.float32)
+            back = CONV[name].unpack(parts, weight.shape)
+            found = CONV[name].bind(parts, weight.shape, None, True, Geometry())(x)
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(back, weight)
+    exact = (x @ weight.T if is_linear else functional.conv2d(x, weight)).relu()
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4)

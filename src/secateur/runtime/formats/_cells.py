@@ -67,7 +67,7 @@ def unpack(parts: Parts, shape: torch.Size) -> Tensor:
     cell = torch.repeat_interleave(torch.arange(len(cells.starts) - 1), cells.starts[:, 0].diff())
     row = cell // blocks * _PANEL + cells.rows
     entry = torch.repeat_interleave(torch.arange(len(row)), cells.counts.long())
-    weight = torch.zeros(shape)
+    weight = torch.zeros(shape, dtype=torch.float32)
     weight[row[entry], (cell % blocks * width)[entry] + cells.columns] = cells.values.float()
     return weight
 

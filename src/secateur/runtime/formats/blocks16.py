@@ -44,7 +44,7 @@ def _unpack(parts: Parts, shape: torch.Size) -> Tensor:
     """Put the blocks back into a dense weight."""
     values, columns, starts = parts
     groups = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())
-    grouped = torch.zeros(len(starts) - 1, blocks.GROUP, shape[1])
+    grouped = torch.zeros(len(starts) - 1, blocks.GROUP, shape[1], dtype=torch.float32)
     grouped[groups, :, _wide(columns)] = values.float()
     return grouped.flatten(0, 1)[: shape[0]].clone()
 
@@ -56,7 +56,7 @@ def _wide(columns: Tensor) -> Tensor:
 
 def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> Bound:
     """The product, with a bias for every output of the groups."""
-    given = torch.zeros(shape[0]) if bias is None else bias.detach()
+    given = torch.zeros(shape[0], dtype=torch.float32) if bias is None else bias.detach()
     padded = pad(given, (0, -shape[0] % blocks.GROUP)).view(-1, blocks.GROUP)
     return blocks.product(blocks.Packed(*parts), shape, padded, relu)
 

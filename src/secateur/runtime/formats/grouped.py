@@ -54,7 +54,7 @@ def _groups(parts: Parts) -> tuple[list[Tensor], list[Tensor]]:
 
 def _unpack(parts: Parts, shape: torch.Size) -> Tensor:
     """Put the values back into a dense weight."""
-    weight = torch.zeros(shape)
+    weight = torch.zeros(shape, dtype=torch.float32)
     for rows, columns, values in zip(weight.split(parts[0][0].tolist()), *_groups(parts), strict=True):
         rows[:, columns] = values
     return weight
@@ -90,7 +90,7 @@ def _product_of_all(columns: Tensor, values: Tensor, bias: Tensor | None, relu: 
     """One batched product of all groups, brought to one shape: as few ops as can be, each costs as much as it does."""
     groups, size, width = values.shape
     taken, stacked = columns.flatten(), values.mT.contiguous()
-    start = (torch.zeros(groups * size) if bias is None else bias).view(groups, 1, size)
+    start = (torch.zeros(groups * size, dtype=torch.float32) if bias is None else bias).view(groups, 1, size)
 
     def product(x: Tensor) -> Tensor:
         if len(x) == 1:

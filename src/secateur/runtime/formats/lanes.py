@@ -42,7 +42,7 @@ def _unpack(parts: Parts, shape: torch.Size) -> Tensor:
     of_step = outputs_of.repeat_interleave(starts.diff(), dim=0)[:, None].expand(-1, 2, -1)
     columns = bases[:, None, None] + indices
     taken = values != 0
-    weight = torch.zeros(shape)
+    weight = torch.zeros(shape, dtype=torch.float32)
     weight[of_step[taken], columns[taken]] = values[taken].float()
     return weight
 
@@ -50,7 +50,7 @@ def _unpack(parts: Parts, shape: torch.Size) -> Tensor:
 def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> Bound:
     """The product, with the bias in the order of the lanes."""
     outputs_of = rows.Packed(*parts).outputs_of
-    of_lanes = torch.zeros(outputs_of.shape)
+    of_lanes = torch.zeros(outputs_of.shape, dtype=torch.float32)
     if bias is not None:
         of_lanes = torch.where(outputs_of < 0, of_lanes, bias.detach()[outputs_of.clamp(min=0)])
     return rows.product(rows.Packed(*parts), shape, of_lanes, relu)

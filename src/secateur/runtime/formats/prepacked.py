@@ -6,11 +6,13 @@ The zeros are multiplied like any number, so this is what a sparse format has to
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from secateur import _compat
 from secateur.runtime.formats._format import Bound, ConvFormat, Geometry, LinearFormat, Parts
 
 __all__ = ["PREPACKED_CONV", "PREPACKED_LINEAR"]
@@ -55,7 +57,7 @@ def _bind(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool) -> B
         return functional.linear(x, parts[0].float(), bias)
 
     def packed(x: Tensor, weight: Tensor) -> Tensor:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return found
 
     return _product(laid_out, packed, plain, relu)
@@ -77,7 +79,7 @@ def _bind_conv(parts: Parts, shape: torch.Size, bias: Tensor | None, relu: bool,
 
     def packed(x: Tensor, weight: Tensor) -> Tensor:
         found: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x, weight, bias, padding, stride, dilation, 1, "relu" if relu else "none", [], ""
+            x, weight, bias, padding, stride, dilation, 1, "none", [], ""
         )
         return found
 
@@ -90,16 +92,21 @@ def _product(
     plain: Callable[[Tensor], Tensor],
     relu: bool,
 ) -> Bound:
-    """A product that lays its weight out at the first input that has entries; others are for torch's own op."""
-    weight: Tensor | None = None
+    """A product that lays its weight out at the first input that has entries; others are for torch's own op.
+
+    So are all where oneDNN is not, or is switched off. The ReLU comes after, as oneDNN's own makes 0 of nan.
+    """
+    is_here, weight = _compat.has_prepacking(), cast(Tensor | None, None)
 
     def product(x: Tensor) -> Tensor:
         nonlocal weight
-        if not x.numel():
-            return plain(x).relu_() if relu else plain(x)
-        if weight is None:
-            weight = laid_out(x)
-        return packed(x, weight)
+        if not x.numel() or not is_here:
+            y = plain(x)
+        else:
+            if weight is None:
+                weight = laid_out(x)
+            y = packed(x, weight)
+        return y.relu_() if relu else y
 
     return product
 
