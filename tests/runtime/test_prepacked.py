@@ -267,3 +267,19 @@ def test_bound_before_or_after_onednn_is_switched_off_it_computes_the_same(monke
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     same(outputs(late, x), expected)
     same(outputs(fast, x), expected)
+
+
+@pytest.mark.parametrize(("seconds", "is_taken"), [(0.94, True), (0.97, False)])
+def test_more_memory_has_to_buy_at_least_the_margin(
+    seconds: float, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(plain: nn.Module, fast: nn.Module, examples: Any) -> dict[str, float]:
+        return {"dense": 1.0, "fast": seconds if packed(fast) else 1.0}
+
+    monkeypatch.setattr(compressing, "run_seconds", measured)
+    model, x = nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 10)), torch.randn(3, 48)
+    fast = compress(model, x, margin=0.05)
+    assert packed(fast) == ({"0": "prepacked", "2": "prepacked"} if is_taken else {})
+    assert fast.report is not None
+    why = {line.why for line in fast.report.layers}
+    assert is_taken or why == {"packed layers do not make the whole model faster"}
