@@ -45,9 +45,9 @@ class Case:
     dense: type[Optimizer]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def make(self, parameters: Iterable[Any]) -> Optimizer:
+    def make(self, parameters: Iterable[Any], **more: Any) -> Optimizer:
         """The optimizer of kept weights."""
-        return self.sparse(parameters, **copy.deepcopy(dict(self.options)))  # type: ignore[call-arg]
+        return self.sparse(parameters, **copy.deepcopy(dict(self.options)), **more)  # type: ignore[call-arg]
 
     def make_torch(self, parameters: Iterable[Any]) -> Optimizer:
         """torch's own."""

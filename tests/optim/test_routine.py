@@ -76,11 +76,12 @@ def _own_data(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def _frozen(model: nn.Module, optimizer: Optimizer) -> None:
-    model.first.weight.requires_grad_(False)  # type: ignore[union-attr]
+    model.get_parameter("first.weight").requires_grad_(False)
 
 
 def _first_is_frozen_and_thawed(model: nn.Module, optimizer: Optimizer) -> None:
-    model.first.bias.requires_grad_(not model.first.bias.requires_grad)  # type: ignore[union-attr, arg-type, operator]
+    bias = model.get_parameter("first.bias")
+    bias.requires_grad_(not bias.requires_grad)
 
 
 def _own_state(model: nn.Module, optimizer: Optimizer) -> None:
@@ -278,7 +279,7 @@ def test_state_that_was_cut_by_hand_is_refused(case: Case) -> None:
 def test_two_optimizers_take_turns(case: Case) -> None:
     """Another optimizer masks gradients as it steps; the sparse one goes on leaving them."""
     both = trained(case)
-    optimizer = case.sparse(both.model.parameters(), **dict(case.options), mask_gradients=False)  # type: ignore[call-arg]
+    optimizer = case.make(both.model.parameters(), mask_gradients=False)
     other = torch.optim.SGD(both.model.parameters(), lr=0.0)
     mask = dict(Masks(both.model))["first.weight"]
     for number in range(3):
@@ -299,7 +300,7 @@ def test_two_optimizers_take_turns(case: Case) -> None:
 def test_masks_that_come_elsewhere_in_the_middle_of_a_step_do_no_harm(case: Case, answers: list[bool]) -> None:
     """Another masked model is collected, or another thread prunes one."""
     both = trained(case)
-    optimizer = case.sparse(both.model.parameters(), **dict(case.options), mask_gradients=False)  # type: ignore[call-arg]
+    optimizer = case.make(both.model.parameters(), mask_gradients=False)
     for number in range(3):
         both.step_one(both.model, optimizer, number)
     before = Routine.gradients
@@ -388,4 +389,5 @@ def test_parameter_that_is_there_twice_in_the_place_of_another_is_seen(answers: 
         layer(torch.ones(2, 8)).sum().backward()
         optimizer.step()
     optimizer.param_groups[0]["params"] = [layer.weight, layer.weight]
-    assert Routine.gradients(optimizer._routine, optimizer) is None  # type: ignore[arg-type]
+    assert optimizer._routine is not None
+    assert optimizer._routine.gradients(optimizer) is None

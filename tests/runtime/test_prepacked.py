@@ -221,9 +221,8 @@ def test_model_that_looks_at_memory_order_keeps_its_own(sparsity: float) -> None
     same(outputs(fast, x), outputs(dense(model, masks), x))
 
 
+@pytest.mark.skipif(bool(CONV_FORMATS["direct"].absence()), reason="sparse convolutions need the kernels")
 def test_sparse_convolutions_stay_where_the_channels_cannot_be_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    if CONV_FORMATS["direct"].absence():
-        pytest.skip("no kernels here")
     slow = {"dense": 2.0, "prepacked": 1.0, "direct": 1.5}
     monkeypatch.setattr(choosing, "_seconds", lambda runs, between: {name: slow.get(name, 3.0) for name in runs})
     model, x = Views(), torch.randn(3, 8, 12, 12)

@@ -15,7 +15,7 @@ from secateur.runtime.profile_times import latencies
 from secateur.runtime.recipe import CHANNELS_LAST, geometry_of, is_transposed, layer_weight, packed_layer
 from secateur.runtime.zeros import sparsity_of
 
-__all__ = ["LAYERS", "Choice", "can_have_channels_last", "choose", "obstacle"]
+__all__ = ["LAYERS", "Choice", "best_of", "can_have_channels_last", "choose", "obstacle"]
 
 LAYERS = (nn.Linear, nn.Conv2d)
 """Layers that have formats; transformers' Conv1D is the third."""
@@ -109,10 +109,14 @@ def choose(
     inputs = [torch.randn(shape, generator=seed).to(dtype) for shape in list(dict.fromkeys(shapes))[:_CALLS]]
     tried = {"dense": _with_relu(layer) if relu else layer, **tried}
     seconds = _seconds({name: _run(each, inputs) for name, each in tried.items()}, between)
-    best = min(tried.keys() - {"dense"}, key=lambda name: seconds[name])
-    if seconds[best] <= (1 - margin) * seconds["dense"]:
-        return Choice(best, seconds)
-    return Choice("dense", seconds, why=why or "no format is faster")
+    best = best_of(seconds, margin)
+    return Choice(best, seconds, why=(why or "no format is faster") if best == "dense" else "")
+
+
+def best_of(seconds: Mapping[str, float], margin: float) -> str:
+    """The fastest format, or ``"dense"`` if none is faster than that by the margin."""
+    best = min(seconds.keys() - {"dense"}, key=lambda name: seconds[name], default="dense")
+    return best if seconds[best] <= (1 - margin) * seconds["dense"] else "dense"
 
 
 def _candidates(layer: nn.Module, shapes: Sequence[torch.Size], *, with_dense: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from secateur._passes import Inputs, call_with, traceless, undisturbed
 from secateur.graph.call import tensors_in
 from secateur.runtime.profile_times import latencies
+from secateur.shrink.trials import larger_images
 
 __all__ = ["difference", "fails_at_larger_images", "own", "run_seconds", "seconds_in_place"]
 
@@ -76,9 +77,7 @@ def _is_image(tensor: Tensor) -> bool:
 
 def _enlarged(images: Tensor) -> Tensor:
     """Noise of an odd height and width, both larger."""
-    height, width = images.shape[2:]
-    shape, generator = (*images.shape[:2], 2 * height + 1, 2 * width + 1), torch.Generator().manual_seed(0)
-    return torch.randn(shape, generator=generator, dtype=torch.float32).to(images)
+    return larger_images(images, torch.Generator().manual_seed(0)).to(images.dtype)
 
 
 def _error(one: Tensor, other: Tensor) -> float:

@@ -13,7 +13,7 @@ from secateur._passes import Inputs
 from secateur._progress import task, track
 from secateur.runtime import choosing
 from secateur.runtime.attention import can_be_opened
-from secateur.runtime.choosing import Choice, choose
+from secateur.runtime.choosing import Choice, best_of, choose
 from secateur.runtime.comparing import seconds_in_place
 from secateur.runtime.formats import PREPACKED
 from secateur.runtime.layers import SparseLayer
@@ -105,12 +105,10 @@ class Trial:
         """The same choices without those that put the channels last, for models that look at the memory of images."""
         made = dict(choices)
         for path, each in choices.items():
-            if self._puts_channels_last(path, each.format):
-                left = {form: time for form, time in (each.seconds or {}).items() if form not in _LAST}
-                form = min(left, key=left.__getitem__, default="dense")
-                pays = form != "dense" and left[form] <= (1 - margin) * left["dense"]
-                why = "" if pays else "the model cannot have the channels last"
-                made[path] = replace(each, format=form if pays else "dense", why=why)
+            if each.seconds is not None and self._puts_channels_last(path, each.format):
+                form = best_of({name: time for name, time in each.seconds.items() if name not in _LAST}, margin)
+                why = "the model cannot have the channels last" if form == "dense" else ""
+                made[path] = replace(each, format=form, why=why)
         return made
 
     def in_one_form(self, choices: Mapping[str, Choice]) -> Iterator[dict[str, Choice]]:

@@ -209,6 +209,7 @@ class _Search:
         self.halvings = halvings
         self.readers = readers(model, coupling)
         self._why: dict[int, str] = {}
+        self._known: dict[frozenset[int], bool] = {}
 
     def reasons(self) -> list[str]:
         """Why masked units stay, one line for each group and reason."""
@@ -273,7 +274,7 @@ class _Search:
             return []
         half, rest = len(units) // 2, None if halvings is None else halvings - 1
         left, right = self._halved(units[:half], rest), self._halved(units[half:], rest)
-        return left + right if right and self._is_sound(left + right) else left
+        return left + right if self._is_sound(left + right) else left
 
     def plan(self, units: Sequence[int], trial: Trial) -> ShrinkPlan:
         """The plan that removes units, with the constants of one trial."""
@@ -285,7 +286,14 @@ class _Search:
         return replace(plan, bias_changes=changes, fit=fit)
 
     def _is_sound(self, units: Sequence[int]) -> bool:
-        """Whether all trials give the same without these units."""
+        """Whether all trials give the same without these units, which is tried once."""
+        key = frozenset(units)
+        if key not in self._known:
+            self._known[key] = self._is_unchanged(units)
+        return self._known[key]
+
+    def _is_unchanged(self, units: Sequence[int]) -> bool:
+        """The same, by trying."""
         going = self._going(units)
         for trial in self.trials if going else ():
             try:

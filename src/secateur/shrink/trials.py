@@ -23,7 +23,7 @@ from secateur.graph.capture import tensors_in
 from secateur.graph.trace import Inputs, call_with, undisturbed
 from secateur.shrink.folding import Reader, Seen, observed
 
-__all__ = ["Mode", "Trial", "agree", "trials"]
+__all__ = ["Mode", "Trial", "agree", "larger_images", "trials"]
 
 Mode = Literal["eval", "train"]
 
@@ -171,7 +171,7 @@ def _takes_larger(model: nn.Module, inputs: Inputs) -> bool:
     return True
 
 
-def _larger(images: Tensor, generator: torch.Generator) -> Tensor:
+def larger_images(images: Tensor, generator: torch.Generator) -> Tensor:
     """Images of an odd height and another odd width, both larger."""
     height, width = images.shape[2:]
     shape = (*images.shape[:2], 2 * height + 1, 2 * width + 3)
@@ -198,7 +198,7 @@ def _other_inputs(model: nn.Module, variant: int) -> Iterator[None]:
             return value
         made = value.double() if value.is_floating_point() else value
         if variant == _LARGER:
-            made = _larger(made, generator) if made.dim() == 4 and made.is_floating_point() else made
+            made = larger_images(made, generator) if made.dim() == 4 and made.is_floating_point() else made
         elif variant:
             order = torch.randperm(made.numel(), generator=generator).to(made.device)
             made = made.flatten()[order].reshape(made.shape)

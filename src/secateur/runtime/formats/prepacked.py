@@ -6,7 +6,6 @@ The zeros are multiplied like any number, so this is what a sparse format has to
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ from secateur import _compat
 from secateur.runtime.formats._format import Bound, ConvFormat, Geometry, LinearFormat, Parts
 
 __all__ = ["PREPACKED_CONV", "PREPACKED_LINEAR"]
-
 
 _LEAST_CHANNELS = 8
 """Fewer gain nothing, and with one oneDNN errs where the output is one position wide."""
@@ -96,7 +94,8 @@ def _product(
 
     So are all where oneDNN is not, or is switched off. The ReLU comes after, as oneDNN's own makes 0 of nan.
     """
-    is_here, weight = _compat.has_prepacking(), cast(Tensor | None, None)
+    is_here = _compat.has_prepacking()
+    weight: Tensor | None = None
 
     def product(x: Tensor) -> Tensor:
         nonlocal weight
